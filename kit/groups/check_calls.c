@@ -237,6 +237,33 @@ static void stack(check_t *c) {
                 bytes, k.query_lens[0], first);
         first = bytes;
     }
+    first = 0;
+    for (int is_large = 0; is_large < 2 && c->role == 0; is_large++) {
+        if (!start_kind(c, MANY_REQUESTS, &k)) break;
+        k.problem.max_num_seqs = 1000;
+        k.num_reqs = 0;
+        for (int r = 0; r < (is_large ? 1000 : 8); r++)
+            kit_case_add(&k, 1, 2 + r % 9);
+        const size_t bytes = stack_of(c, &k);
+        if (c->report->is_failed) return;
+        if (is_large && bytes > first + MOST_GROWTH)
+            check_fail(
+                c,
+                "the calls of a step take %zu bytes of stack with 1000 requests and %zu with 8: it grows "
+                "with the batch; write into the metadata",
+                bytes, first);
+        first = bytes;
+    }
+    for (int kind = LARGE_GROUP; kind <= LARGE_ROWS && c->role == 0; kind++) {
+        if (!start_kind(c, kind, &k)) continue;
+        if (kind == LARGE_GROUP) k.problem.head_size = check_head_size(c, 256);
+        const size_t bytes = stack_of(c, &k);
+        if (c->report->is_failed) return;
+        if (bytes > MOST)
+            check_fail(
+                c, "the calls of a step take %zu KiB of stack with %u heads of %u over one; no more than %d",
+                bytes >> 10, k.problem.num_heads, k.problem.head_size, MOST >> 10);
+    }
     if (c->report->num_cases == 0) check_skip(c, "no case of such lengths is served");
 }
 

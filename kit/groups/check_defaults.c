@@ -246,6 +246,18 @@ static void fingerprints(check_t *c) {
     k.problem.num_blocks = 8;
     check_running(c, &k);
     if (!shape_of(c, &k.problem, 8, &base)) return;
+    const uint32_t half = ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16);
+    for (uint32_t d = ATTN_DTYPE_FLOAT16; d <= ATTN_DTYPE_BFLOAT16 && (c->can.dtypes & half) == half; d++) {
+        kit_case_t other = k;
+        other.problem.dtype = d;
+        if (!check_is_served(c, &other) || !shape_of(c, &other.problem, 8, &s)) break;
+        check_running(c, &other);
+        if (d == ATTN_DTYPE_BFLOAT16 && s.fingerprint == base.fingerprint)
+            check_fail(c, "pages of float16 and of bfloat16 have the same fingerprint");
+        base = s;
+        c->report->num_cases++;
+    }
+    if (!shape_of(c, &k.problem, 8, &base)) return;
     for (int i = 0; i < 5; i++) {
         kit_case_t other = k;
         if (i == 0) other.problem.head_size = check_head_size(c, 128);
@@ -327,13 +339,13 @@ static void pages_of_formats(check_t *c) {
         /* a row that has no more than values and scales has these behind either, or the other way round */
         const int64_t at[] = {s.k_offset, s.v_offset, s.k_scale_offset, s.v_scale_offset},
                       bytes[] = {k_bytes, v_bytes, rows * f->k_beside, rows * f->v_beside};
-        for (int part = 2; part < 4 && columns == content && f->k_beside != 0; part++)
+        for (int part = 2; part < 4 && columns >= content && f->k_beside != 0; part++)
             for (int other = 0; other < part && !c->report->is_failed; other++)
-                if (at[part] < 0 || at[part] + bytes[part] > content ||
+                if (at[part] < 0 || at[part] + bytes[part] > columns ||
                     (at[part] < at[other] + bytes[other] && at[other] < at[part] + bytes[part]))
                     check_fail(c, "%s: %s is %lld in a row of %lld bytes; that is not where its scales lie",
                                f->name, part == 2 ? "k_scale_offset" : "v_scale_offset", (long long)at[part],
-                               (long long)content);
+                               (long long)columns);
     }
     if (c->report->num_cases == 0) check_skip(c, "no dense cache");
 }

@@ -95,6 +95,7 @@ static void surroundings(check_t *c) {
     current = c;
     if (!check_start(c, &k)) return;
     const int threads = surroundings_set_threads(3); /* which no plugin would choose */
+    setlocale(LC_ALL, "C.UTF-8");                    /* likewise */
     surroundings_read(&before);
     surroundings_seed(&before);
     check_is_served(c, &k);

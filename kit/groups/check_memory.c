@@ -74,6 +74,25 @@ static int guarded_open(const attn_problem_t *problem, const attn_device_t *devi
     return status;
 }
 
+/* An array of the batch on the host, which ends at the page too, where that is asked for. */
+enum { MOST_ARRAYS = 6 };
+static guard_t arrays[MOST_ARRAYS];
+static const void *guard_array(guard_t *g, const void *data, int64_t bytes, size_t alignment) {
+    if (data == NULL || bytes <= 0) return data;
+    void *copy = guard_alloc(g, (size_t)bytes, alignment, at_end);
+    if (copy != NULL) memcpy(copy, data, (size_t)bytes);
+    return copy != NULL ? copy : data;
+}
+static void guard_arrays(attn_batch_t *b) {
+    const int64_t n = b->num_reqs, spans = b->mm_prefix_ranges != NULL ? b->mm_prefix_ranges->shape[1] : 0;
+    b->query_start_loc_host = guard_array(&arrays[0], b->query_start_loc_host, (n + 1) * 4, 4);
+    b->seq_lens_host = guard_array(&arrays[1], b->seq_lens_host, n * 4, 4);
+    b->causal_host = guard_array(&arrays[2], b->causal_host, n, 1);
+    b->mm_prefix_ranges_host = guard_array(&arrays[3], b->mm_prefix_ranges_host, n * spans * 8, 4);
+    b->rswa_prefix_lens_host = guard_array(&arrays[4], b->rswa_prefix_lens_host, n * 4, 4);
+    b->key_start_loc_host = guard_array(&arrays[5], b->key_start_loc_host, (n + 1) * 4, 4);
+}
+
 static int guarded_build(attn_instance_t *instance, const attn_batch_t *batch, const attn_space_t *space,
                          void *stream, attn_error_t *error) {
     attn_batch_t b = *batch;
@@ -93,7 +112,11 @@ static int guarded_build(attn_instance_t *instance, const attn_batch_t *batch, c
         b.block_table = &table;
     }
     b.block_table = guard_tensor(&table_guard, b.block_table, 4, at_end);
-    return shim_target()->ops->build_metadata(instance, &b, &guarded_space, stream, error);
+    guard_arrays(&b);
+    const int status = shim_target()->ops->build_metadata(instance, &b, &guarded_space, stream, error);
+    for (int i = 0; i < MOST_ARRAYS; i++)
+        guard_free(&arrays[i]);
+    return status;
 }
 
 static int guarded_update(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,

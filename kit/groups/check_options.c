@@ -75,7 +75,11 @@ static void make_kind(const check_t *c, kit_case_t *k, int kind) {
         k->num_reqs = 0;
         kit_case_add(k, 1, 2113);
     }
-    if (kind == LARGE_ROWS) p->head_size = check_head_size(c, 1024);
+    if (kind == LARGE_ROWS) {
+        p->head_size = check_head_size(c, 1024);
+        p->max_num_seqs = 4;
+        p->max_num_batched_tokens = p->max_model_len = 64;
+    }
     if (kind == FULL) {
         check_few_heads(c, k);
         k->num_reqs = 0;
@@ -151,6 +155,22 @@ static int is_named(const check_t *c, const attn_error_t *e, const char *name) {
     return 0;
 }
 
+/* Is what an instance needs no more than 128 MiB? A value may be a number of threads, each with rows of
+ * its own. */
+static int has_small_room(const check_t *c, const kit_case_t *k, const attn_option_value_t *values,
+                          uint32_t count) {
+    attn_device_t device;
+    attn_instance_t *instance = NULL;
+    attn_error_t e = {.struct_size = sizeof e};
+    attn_space_needed_t n = {.struct_size = sizeof n};
+    check_device(c, &device);
+    if (c->backend->ops->open(&k->problem, &device, values, count, &check_host, &instance, &e) != ATTN_OK)
+        return 1;
+    const int status = c->backend->ops->space_needed(instance, &n, &e);
+    c->backend->ops->close(instance);
+    return status != ATTN_OK || n.metadata_bytes + n.workspace_bytes <= (uint64_t)128 << 20;
+}
+
 /* One case with those values, which `label` says; beside: NULL, or the values of another instance. */
 static void run_values(check_t *c, const char *label, const char *name, attn_option_value_t *values,
                        uint32_t count, attn_option_value_t *beside, uint64_t features, int kind) {
@@ -160,7 +180,7 @@ static void run_values(check_t *c, const char *label, const char *name, attn_opt
     if (kind != PLAIN) {
         if (k.problem.role != ATTN_ROLE_DECODER) return;
         make_kind(c, &k, kind);
-        if (!check_is_served(c, &k)) return;
+        if (!check_is_served(c, &k) || (kind == LARGE_ROWS && !has_small_room(c, &k, values, count))) return;
     }
     if (features != 0) {
         if (k.problem.role != ATTN_ROLE_DECODER || (c->can.features & features) != features) return;
@@ -221,8 +241,10 @@ static void one_value_with(check_t *c, const attn_option_spec_t *s, const char *
 static void one_value_up_to(check_t *c, const attn_option_spec_t *s, const char *text, int last) {
     static const uint64_t also[] = {ATTN_F_SINK, ATTN_F_ALIBI, ATTN_F_SOFT_CAP, ATTN_F_SLIDING_WINDOW};
     one_value_with(c, s, text, 0, PLAIN, NULL);
-    if (c->memory->kind != NULL) return;
-    for (size_t i = 0; i < sizeof also / sizeof also[0]; i++)
+    if (c->memory->kind != NULL || last == PLAIN) return;
+    const int before = c->report->num_cases; /* all at once, or where that is not served each of them */
+    one_value_with(c, s, text, also[0] | also[1] | also[2] | also[3], PLAIN, NULL);
+    for (size_t i = 0; i < sizeof also / sizeof also[0] && c->report->num_cases == before; i++)
         one_value_with(c, s, text, also[i], PLAIN, NULL);
     for (int kind = PLAIN + 1; kind <= last; kind++)
         one_value_with(c, s, text, 0, kind, NULL);
@@ -264,7 +286,7 @@ static void option(check_t *c) {
         const int is_inner = s->type == ATTN_OPTION_INT && i > 1 && i < n - 1;
         one_value_up_to(c, s, texts[i], is_inner ? PLAIN : NUM_KINDS - 1);
     }
-    for (int i = 1; i < n && !c->report->is_failed; i++) /* with the value at the other end beside it */
+    for (int i = 1; i < n && !c->report->is_failed; i += n > 2 ? n - 2 : 1) /* the ends beside each other */
         if (strcmp(texts[i], texts[n - i]) != 0) {
             one_value_with(c, s, texts[i], 0, PLAIN, texts[n - i]);
             if (c->memory->kind == NULL) one_value_with(c, s, texts[i], 0, FAR, texts[n - i]);
@@ -320,6 +342,7 @@ static void together(check_t *c) {
             }
             run_values(c, label, NULL, values, count, NULL, 0, PLAIN);
             if (c->memory->kind != NULL) continue;
+            run_values(c, label, NULL, values, count, NULL, 0, LONG);
             run_values(c, label, NULL, values, count, NULL, 0, FAR);
             run_values(c, label, NULL, values, count, NULL, 0, FULL);
         }

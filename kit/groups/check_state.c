@@ -199,6 +199,17 @@ static void threads_stay(check_t *c) {
     alloc_watch_start(c->options->path);
     alloc_watch_on(1);
     check_run(c, shim_make(c->backend, &staying_ops), &k, NULL);
+    if (attn_role_has_cache(k.problem.role) && c->memory->kind == NULL) { /* where there is more to do */
+        k.problem.max_model_len = k.problem.max_num_batched_tokens = 8192;
+        check_few_heads(c, &k);
+        kit_case_add(&k, 1, 8000);
+        kit_case_add(&k, 2000, 2000);
+        check_run(c, shim_make(c->backend, &staying_ops), &k, NULL);
+        k.problem.max_num_seqs = 300;
+        for (k.num_reqs = 0; k.num_reqs < 150;)
+            kit_case_add(&k, 1, 3 + k.num_reqs % 37);
+        check_run(c, shim_make(c->backend, &staying_ops), &k, NULL);
+    }
     alloc_watch_on(0);
     if (staying > 0)
         check_fail(c, "%ld threads that it started are still running when %s has returned", staying,

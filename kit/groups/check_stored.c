@@ -320,6 +320,88 @@ static void subnormals(check_t *c) {
     kit_inputs_free(in);
 }
 
+/* Of a row with one key the output is its value as stored: which code a value gets shows there, however
+ * pages lie. */
+static void read_back(check_t *c) {
+    static kit_case_t k;
+    kit_result_t got, want;
+    if (!check_start_decoder(c, &k)) return;
+    k.problem.kv_cache_dtype = c->arg;
+    if (c->can.dtypes & ATTN_BIT(ATTN_DTYPE_FLOAT32)) k.problem.dtype = ATTN_DTYPE_FLOAT32;
+    k.problem.max_num_seqs = 40;
+    check_fit_size(c, &k);
+    for (int r = 0; r < 40; r++)
+        kit_case_add(&k, 1, 1);
+    if (!check_is_served(c, &k)) {
+        check_skip(c, "supports_combination refuses the plain case with it");
+        return;
+    }
+    kit_inputs_t *in = kit_inputs_make(&k);
+    if (in == NULL) return;
+    const kit_sizes_t z = kit_sizes(&k.problem);
+    const int64_t width = z.kv_heads * z.value;
+    for (int64_t i = 0; is_inline(c->arg) && i < 10 * width; i++)
+        in->value[i] = ties_by_one(i % z.value) * (i / width % 2 == 0 ? 1 : 0.25F);
+    check_running(c, &k);
+    if (kit_run_oracle(&kit_oracle, &k, in, &want) != ATTN_OK) {
+        check_fail(c, "the oracle failed");
+        return;
+    }
+    if (check_run_alone(c, c->backend, &k, in, c->memory, &got)) {
+        for (int64_t row = 0; row < got.num_out / z.output && !c->report->is_failed; row++) {
+            double largest = 0;
+            for (int64_t i = row * z.output; i < (row + 1) * z.output; i++)
+                largest = fmax(largest, fabs(want.out[i]));
+            for (int64_t i = row * z.output; i < (row + 1) * z.output && !c->report->is_failed; i++)
+                if (!(fabs(got.out[i] - want.out[i]) <= 1e-3 * largest + 5e-3 * fabs(want.out[i])))
+                    check_fail(c,
+                               "a row with one key: output %lld is %.9g, its value in a cache of %s is %.9g: "
+                               "another code",
+                               (long long)i, got.out[i], attn_kv_name(c->arg), want.out[i]);
+        }
+        c->report->num_cases++;
+        kit_result_free(&got);
+    }
+    kit_result_free(&want);
+    kit_inputs_free(in);
+}
+
+/* Tensors of type uint8 stand for every format of 8 bits. */
+static const DLTensor *as_bytes(const DLTensor *t, DLTensor *copy) {
+    if (t == NULL || t->dtype.bits != 8) return t;
+    *copy = *t;
+    copy->dtype = attn_dl_dtype(ATTN_DTYPE_UINT8);
+    return copy;
+}
+static int update_bytes(attn_instance_t *instance, const attn_kv_update_t *args, void *stream,
+                        attn_error_t *error) {
+    attn_kv_update_t a = *args;
+    DLTensor copies[2];
+    a.kv_cache = as_bytes(a.kv_cache, &copies[0]);
+    a.v_cache = as_bytes(a.v_cache, &copies[1]);
+    return shim_target()->ops->update_kv_cache(instance, &a, stream, error);
+}
+static int forward_bytes(attn_instance_t *instance, const attn_forward_t *args, const attn_space_t *space,
+                         void *stream, attn_error_t *error) {
+    attn_forward_t a = *args;
+    DLTensor copies[2];
+    a.kv_cache = as_bytes(a.kv_cache, &copies[0]);
+    a.v_cache = as_bytes(a.v_cache, &copies[1]);
+    return shim_target()->ops->forward(instance, &a, space, stream, error);
+}
+static const attn_backend_ops_t bytes_ops = {.update_kv_cache = update_bytes, .forward = forward_bytes};
+
+static void cache_as_bytes(check_t *c) {
+    kit_case_t k;
+    if (!check_start_decoder(c, &k)) return;
+    k.problem.kv_cache_dtype = c->arg;
+    check_fit_size(c, &k);
+    kit_case_add(&k, 1, 40);
+    kit_case_add(&k, 5, 20);
+    check_run(c, shim_make(c->backend, &bytes_ops), &k, NULL);
+    if (c->report->num_cases == 0) check_skip(c, "supports_combination refuses the plain case with it");
+}
+
 void check_stored_list(check_list_t *list, const check_t *c) {
     /* formats whose stored element is the value itself, or the value divided by a scale of the call; and
      * those with scales apart */
@@ -329,6 +411,14 @@ void check_stored_list(check_list_t *list, const check_t *c) {
             ((attn_kv_format(kv)->k_bits == 0 && attn_kv_format(kv)->scale <= ATTN_KV_SCALE_STATIC) ||
              attn_kv_is_whole_page(kv) || is_inline(kv)))
             check_add(list, "numerics", 1, stored_bits, kv, "bits in a cache of %s", attn_kv_name(kv));
+    for (uint32_t kv = 1; kv < ATTN_KV_COUNT_ && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)); kv++) {
+        if (!(formats & ATTN_BIT(kv))) continue;
+        if (attn_kv_format(kv)->k_bits != 0 || attn_kv_format(kv)->scale != 0)
+            check_add(list, "numerics", CHECK_RUNS_ON_CPU, read_back, kv, "codes of one key in a cache of %s",
+                      attn_kv_name(kv));
+        if (kv == ATTN_KV_FP8_E4M3 || kv == ATTN_KV_FP8_E5M2)
+            check_add(list, "numerics", 1, cache_as_bytes, kv, "a cache of %s as uint8", attn_kv_name(kv));
+    }
     for (uint32_t kv = 1; kv < ATTN_KV_COUNT_ && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)); kv++)
         if ((formats & ATTN_BIT(kv)) && (kv == ATTN_KV_FP8_E4M3 || kv == ATTN_KV_FP8_E5M2))
             check_add(list, "numerics", 1, subnormals, kv, "subnormal values in a cache of %s",

@@ -224,7 +224,7 @@ void check_bad_calls(check_t *c, const attn_backend_t *backend, const kit_case_t
 }
 
 /* On a host other problems are opened, run and refused along with the plain one. */
-enum { MOST_OTHERS = 64, MOST_REFUSED = 8 };
+enum { MOST_OTHERS = 72, MOST_REFUSED = 8 };
 static attn_problem_t others[MOST_OTHERS];
 static int num_others;
 static kit_case_t big_case;
@@ -252,6 +252,13 @@ static void find_others(const check_t *c) {
         const attn_range_t *r = &c->can.head_sizes[i / 2];
         k.problem.head_size = i % 2 == 0 ? r->min : r->max;
         if (k.problem.role == ATTN_ROLE_DECODER && check_is_served(c, &k)) others[num_others++] = k.problem;
+    }
+    for (int i = 0; i < 3; i++) { /* many heads, over one and over as many, and many requests */
+        if (!check_plain_case(c, &k) || k.problem.role != ATTN_ROLE_DECODER) continue;
+        k.problem.num_heads = c->can.max_group == 0 || c->can.max_group > 64 ? 64 : c->can.max_group;
+        k.problem.num_kv_heads = i == 1 ? k.problem.num_heads : 1;
+        if (i == 2) k.problem.max_num_seqs = 1024;
+        if (check_is_served(c, &k)) others[num_others++] = k.problem;
     }
     for (unsigned bit = 0; bit < 64; bit++) {
         if (!(c->can.features & terms & ATTN_BIT(bit)) || !check_plain_case(c, &k)) continue;
