@@ -341,11 +341,13 @@ static int simple_forward(attn_instance_t *self, const attn_forward_t *args, con
     const simple_plan_t *plan = s.metadata;
     if (plan->magic != SIMPLE_PLAN_MAGIC)
         return attn_fail(error, ATTN_E_STATE, "metadata", "metadata is not built; call build_metadata first");
-    if (plan->num_tokens > a.query->shape[0] || plan->num_tokens > a.output->shape[0] ||
-        (a.lse != NULL && plan->num_tokens > a.lse->shape[1]))
-        return attn_fail(error, ATTN_E_INVALID, "query",
-                         "query, output and lse must hold the %lld tokens of the batch",
-                         (long long)plan->num_tokens);
+    const char *too_short = plan->num_tokens > a.query->shape[0]                  ? "query"
+                            : plan->num_tokens > a.output->shape[0]               ? "output"
+                            : a.lse != NULL && plan->num_tokens > a.lse->shape[1] ? "lse"
+                                                                                  : NULL;
+    if (too_short != NULL)
+        return attn_fail(error, ATTN_E_INVALID, too_short, "%s must hold the %lld tokens of the batch",
+                         too_short, (long long)plan->num_tokens);
 
     const int32_t *starts = simple_starts(plan), *lens = simple_lens(plan);
     const float *sinks = l->has_sink ? attn_data(a.sinks) : NULL;

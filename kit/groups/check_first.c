@@ -221,6 +221,14 @@ static int live_in_child(check_t *c) {
 static void first_calls(check_t *c) {
     static kit_case_t k[2];
     if (!check_start_without(c, &k[0])) return;
+    if (c->arg != 0) { /* a cache that a table may be made for */
+        k[0].problem.kv_cache_dtype = c->arg;
+        check_fit_size(c, &k[0]);
+        if (!check_is_served(c, &k[0])) {
+            check_skip(c, "supports_combination refuses the plain case with it");
+            return;
+        }
+    }
     const int has_cache = attn_role_has_cache(k[0].problem.role);
     k[1] = k[0];
     k[1].seed++;
@@ -266,7 +274,10 @@ static void first_calls(check_t *c) {
 }
 
 void check_first_list(check_list_t *list, const check_t *c) {
-    (void)c;
+    const uint32_t fp8 = check_fp8_cache(c);
     check_add(list, "threads", CHECK_RUNS_ON_CPU, first_calls, 0,
               "the first calls of a process, in two threads");
+    if (list->role == 0 && (c->can.roles & ATTN_BIT(ATTN_ROLE_DECODER)) && fp8 != 0)
+        check_add(list, "threads", CHECK_RUNS_ON_CPU, first_calls, fp8,
+                  "the first calls of a process over a cache of %s, in two threads", attn_kv_name(fp8));
 }

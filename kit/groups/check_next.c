@@ -3,7 +3,6 @@
  * check_next.c: the part of group steps about what a call takes along for the next: that it had no LSE, where
  * its table lay, that it was refused, what its small tensors held.
  */
-#include "../case/case_run.h"
 #include "../run/device_image.h"
 
 #include <stdlib.h>
@@ -118,42 +117,8 @@ static void run_next(check_t *c) {
         if (check_said_case(c, &k, i)) check_run(c, shim_make(c->backend, variants[c->arg]), &k, NULL);
 }
 
-/* A table for metadata that nothing was built in is refused: what it would be put into is arbitrary. */
-static void table_of_nothing(check_t *c) {
-    static kit_run_t x;
-    kit_case_t k;
-    kit_result_t got;
-    attn_error_t e = {.struct_size = sizeof e};
-    if (!check_start(c, &k)) return;
-    if (c->backend->ops->update_block_table == NULL || !attn_role_has_cache(k.problem.role)) {
-        check_skip(c, "no update_block_table");
-        return;
-    }
-    kit_inputs_t *in = kit_inputs_make(&k);
-    if (in == NULL) return;
-    check_running(c, &k);
-    int status = kit_run_open(&x, c->backend, &k, in, c->memory, &got);
-    if (status == ATTN_OK) status = kit_run_fill(&x);
-    if (status == ATTN_OK) status = kit_run_outputs(&x);
-    if (status == ATTN_OK) status = kit_run_build(&x); /* so that there is a batch */
-    if (status == ATTN_OK) {
-        memset(x.space.metadata, 0xc7, (size_t)x.space.metadata_bytes);
-        if (c->backend->ops->update_block_table(x.instance, &x.batch, &x.space, c->memory->stream, &e) ==
-            ATTN_OK)
-            check_fail(
-                c,
-                "update_block_table takes metadata that nothing was built in; put a mark of your own there");
-    }
-    c->report->num_cases++;
-    kit_run_close(&x);
-    kit_result_free(&got);
-    kit_inputs_free(in);
-}
-
 void check_next_list(check_list_t *list, const check_t *c) {
     (void)c;
-    check_add(list, "steps", CHECK_RUNS_ON_CPU, table_of_nothing, 0,
-              "a table for metadata that was never built");
     check_add(list, "steps", 1, run_next, TURNS, "calls without an LSE and with one, in turns");
     check_add(list, "steps", 1, run_next, ELSEWHERE, "a table that lies elsewhere at the next step");
     check_add(list, "steps", CHECK_RUNS_ON_CPU, run_next, ONE_BLOCK,

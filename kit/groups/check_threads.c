@@ -14,6 +14,7 @@
 
 /* Beside each instance another one of a different problem is open, opened later and used. */
 static attn_instance_t *other;
+static attn_problem_t other_problem; /* role 0: the same, of another scale and size */
 static int open_beside(const attn_problem_t *problem, const attn_device_t *device,
                        const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
                        attn_instance_t **instance, attn_error_t *error) {
@@ -22,7 +23,8 @@ static int open_beside(const attn_problem_t *problem, const attn_device_t *devic
     p.max_num_seqs = 2;
     int status = shim_target()->ops->open(problem, device, options, num_options, host, instance, error);
     if (status != ATTN_OK) return status;
-    return shim_target()->ops->open(&p, device, options, num_options, host, &other, error);
+    return shim_target()->ops->open(other_problem.role != 0 ? &other_problem : &p, device, options,
+                                    num_options, host, &other, error);
 }
 static void close_both(attn_instance_t *instance) {
     shim_target()->ops->close(instance);
@@ -30,14 +32,43 @@ static void close_both(attn_instance_t *instance) {
 }
 static const attn_backend_ops_t beside_ops = {.open = open_beside, .close = close_both};
 
+/* The plain case of a decoder with another value of one member. */
+enum { NUM_CHANGES = 9 };
+static int change(const check_t *c, kit_case_t *k, int i) {
+    static const uint64_t needs[NUM_CHANGES] = {ATTN_F_SOFT_CAP, ATTN_F_SLIDING_WINDOW, ATTN_F_SINK,
+                                                ATTN_F_ALIBI, ATTN_F_NON_CAUSAL};
+    attn_problem_t *p = &k->problem;
+    if (!check_plain_case(c, k) || p->role != ATTN_ROLE_DECODER || (c->can.features & needs[i]) != needs[i])
+        return 0;
+    const attn_problem_t was = *p;
+    if (i == 0) p->logits_soft_cap = 2;
+    if (i == 1) p->sliding_window = 5;
+    if (i == 2 || i == 3) p->features |= needs[i];
+    if (i == 4) p->mask = ATTN_MASK_FULL;
+    if (i == 5) p->kv_cache_dtype = check_fp8_cache(c);
+    if (i == 6) p->block_size = check_block_size(c, 64);
+    if (i == 7) p->head_size = check_head_size(c, 64);
+    if (i == 8 && (c->can.dtypes & ATTN_BIT(ATTN_DTYPE_BFLOAT16))) p->dtype = ATTN_DTYPE_BFLOAT16;
+    check_fit_size(c, k);
+    return memcmp(&was, p, sizeof was) != 0 && check_is_served(c, k);
+}
+
 static void beside(check_t *c) {
-    kit_case_t k;
+    kit_case_t k, changed;
     if (!check_start(c, &k)) return;
     check_run(c, shim_make(c->backend, &beside_ops), &k, NULL);
     for (int n = 0; n < 4; n++) {
         check_random_case(c, &k, c->seed * 8191 + (uint64_t)n, 100);
         check_run(c, shim_make(c->backend, &beside_ops), &k, NULL);
     }
+    for (int i = 0; i < NUM_CHANGES && c->role == 0 && check_plain_case(c, &k); i++) {
+        if (!change(c, &changed, i)) continue;
+        other_problem = changed.problem;
+        check_run(c, shim_make(c->backend, &beside_ops), &k, NULL);
+        other_problem = k.problem;
+        check_run(c, shim_make(c->backend, &beside_ops), &changed, NULL);
+    }
+    other_problem.role = 0;
 }
 
 enum { NUM_THREADS = 4, ROUNDS = 12, KEPT_ROUNDS = 2 };

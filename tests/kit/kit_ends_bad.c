@@ -20,7 +20,6 @@ enum mistakes {
     PRINT_OF_SIZES,      /* float16 and bfloat16 have one */
     TIES_TO_ZERO,        /* of values as int8 */
     BYTES_REFUSED,       /* as a cache of 8 bits */
-    TABLE_OF_NOTHING,    /* is taken */
     LEAK_OF_GROUP,       /* of 32 heads and more */
     LENS_OF_PROCESS,     /* build copies them there first */
     STACK_OF_REQUESTS,   /* 256 bytes each, in build_metadata */
@@ -32,8 +31,9 @@ static attn_problem_t problem; /* of the last open */
 static int longest;
 static int32_t lens[2048];
 
-static int open_bad(const attn_problem_t *args, const attn_device_t *device, const attn_option_value_t *options,
-                    uint32_t num_options, const attn_host_t *given, attn_instance_t **i, attn_error_t *error) {
+static int open_bad(const attn_problem_t *args, const attn_device_t *device,
+                    const attn_option_value_t *options, uint32_t num_options, const attn_host_t *given,
+                    attn_instance_t **i, attn_error_t *error) {
     PASS_ON(open, args, device, options, num_options, given, i, error);
     problem = *args;
     const int status = target->ops->open(args, device, options, num_options, given, i, error);
@@ -48,8 +48,8 @@ static int open_bad(const attn_problem_t *args, const attn_device_t *device, con
 static int shape(attn_instance_t *i, int64_t num_blocks, attn_kv_cache_shape_t *args, attn_error_t *error) {
     const int status = target->ops->kv_cache_shape(i, num_blocks, args, error);
     if (MISTAKE == PRINT_OF_SIZES && status == ATTN_OK && args->struct_size == sizeof *args) {
-        const uint32_t all[] = {problem.head_size, problem.num_kv_heads, args->block_size, problem.kv_cache_dtype,
-                                problem.head_size_v};
+        const uint32_t all[] = {problem.head_size, problem.num_kv_heads, args->block_size,
+                                problem.kv_cache_dtype, problem.head_size_v};
         args->fingerprint = attn_fingerprint64(0, all, sizeof all);
     }
     return status;
@@ -86,17 +86,6 @@ static int build(attn_instance_t *i, const attn_batch_t *args, const attn_space_
     return target->ops->build_metadata(i, &b, space, stream, error);
 }
 
-static int table(attn_instance_t *i, const attn_batch_t *args, const attn_space_t *space, void *stream,
-                 attn_error_t *error) {
-    PASS_ON(update_block_table, i, args, space, stream, error);
-    attn_error_t e = {.struct_size = sizeof e};
-    const int status = target->ops->update_block_table(i, args, space, stream, &e);
-    if (status != ATTN_OK && MISTAKE == TABLE_OF_NOTHING && space != NULL && space->metadata != NULL &&
-        *(const unsigned char *)space->metadata == 0xc7)
-        return ATTN_OK;
-    return status == ATTN_OK ? ATTN_OK : target->ops->update_block_table(i, args, space, stream, error);
-}
-
 static int is_refused(const DLTensor *t) {
     return MISTAKE == BYTES_REFUSED && t != NULL && t->dtype.code == kDLUInt &&
            attn_kv_has_static_scales(problem.kv_cache_dtype);
@@ -105,7 +94,8 @@ static int is_refused(const DLTensor *t) {
 static int update(attn_instance_t *i, const attn_kv_update_t *args, void *stream, attn_error_t *error) {
     PASS_ON(update_kv_cache, i, args, stream, error);
     attn_kv_update_t a = *args;
-    if (is_refused(a.kv_cache)) return attn_fail(error, ATTN_E_INVALID, "kv_cache", "kv_cache has another type");
+    if (is_refused(a.kv_cache))
+        return attn_fail(error, ATTN_E_INVALID, "kv_cache", "kv_cache has another type");
     DLTensor value;
     float *copy = NULL;
     if (MISTAKE == TIES_TO_ZERO && problem.kv_cache_dtype == ATTN_KV_INT8_PER_TOKEN_HEAD && a.value != NULL &&
@@ -150,7 +140,8 @@ static int forward(attn_instance_t *i, const attn_forward_t *args, const attn_sp
     }
     const int status = target->ops->forward(i, args, space, stream, error);
     if (status != ATTN_OK || space == NULL) return status;
-    if ((MISTAKE == GROUP_OF_128 && group > 128) || (MISTAKE == HEADS_OF_8_BITS && problem.num_kv_heads > 256))
+    if ((MISTAKE == GROUP_OF_128 && group > 128) ||
+        (MISTAKE == HEADS_OF_8_BITS && problem.num_kv_heads > 256))
         memset(attn_data(args->output), 0x42, args->output->dtype.bits / 8u);
     return status;
 }
@@ -159,7 +150,6 @@ static void put_mistakes(void) {
     ops.open = open_bad;
     ops.kv_cache_shape = shape;
     ops.build_metadata = build;
-    ops.update_block_table = table;
     ops.update_kv_cache = update;
     ops.forward = forward;
     can.roles = ATTN_BIT(ATTN_ROLE_DECODER);

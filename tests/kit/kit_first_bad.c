@@ -28,6 +28,11 @@ enum mistakes {
     SLOPES_BY_ADDRESS, /* are copied */
     PRODUCT_OF_7_BITS, /* of both options */
     ROWS_BEYOND_256,   /* columns, with 64 pieces */
+    CAP_OF_LAST,       /* opened serves all */
+    WINDOW_OF_LAST,    /* likewise */
+    SINK_OF_LAST,      /* likewise */
+    FIRST_LONGEST,     /* and 4096 more are what later batches may have */
+    TABLE_OF_FP8,      /* filled as TABLE_WITHOUT_LOCK */
     TEAM_FLUSHES,      /* small numbers to 0, ever after */
     TEAM_IS_BOUND      /* to one processor */
 };
@@ -37,8 +42,10 @@ static int64_t pieces, width;
 static struct {
     const attn_instance_t *instance;
     int64_t pieces;
+    attn_problem_t problem;
 } opened[64]; /* the last ones, in turns */
 static unsigned num_opened;
+static int32_t first_longest; /* of the first batch that was built */
 static int num_cpus, is_off;
 static volatile int is_filled;
 static const int32_t *host_lens;
@@ -73,27 +80,39 @@ static int open_bad(const attn_problem_t *args, const attn_device_t *device,
                     const attn_option_value_t *options, uint32_t num_options, const attn_host_t *given,
                     attn_instance_t **i, attn_error_t *error) {
     PASS_ON(open, args, device, NULL, 0, given, i, error);
-    if (MISTAKE == TABLE_WITHOUT_LOCK && !is_filled) {
+    if ((MISTAKE == TABLE_WITHOUT_LOCK ||
+         (MISTAKE == TABLE_OF_FP8 && attn_kv_has_static_scales(args->kv_cache_dtype))) &&
+        !is_filled) {
         is_filled = 1;
         for (int j = 0; j < 4096; j++)
             table[j] = 1 + 0 * expf((float)-j * 1e-3F);
     }
     problem = *args;
+    first_longest = 0;
     pieces = num_options == 2 ? options[0].i : 1;
     width = num_options == 2 ? options[1].i : 1;
     slopes_at = NULL;
     attn_problem_t p = *args;
     if (MISTAKE == WINDOW_OF_16_BITS) p.sliding_window = (uint16_t)p.sliding_window;
     const int status = target->ops->open(&p, device, NULL, 0, given, i, error);
-    if (status != ATTN_OK || MISTAKE != LAST_ONE_OPENED) return status;
+    if (status != ATTN_OK || (MISTAKE != LAST_ONE_OPENED && MISTAKE != CAP_OF_LAST &&
+                              MISTAKE != WINDOW_OF_LAST && MISTAKE != SINK_OF_LAST))
+        return status;
     opened[num_opened % 64].instance = *i;
+    opened[num_opened % 64].problem = *args;
     opened[num_opened++ % 64].pieces = pieces;
     return status;
 }
 
 static int is_of_another(const attn_instance_t *i) {
-    for (unsigned j = num_opened; MISTAKE == LAST_ONE_OPENED && j-- > 0 && j + 64 >= num_opened;)
-        if (opened[j % 64].instance == i) return opened[j % 64].pieces != pieces;
+    for (unsigned j = num_opened; j-- > 0 && j + 64 >= num_opened;)
+        if (opened[j % 64].instance == i)
+            return MISTAKE == CAP_OF_LAST ? opened[j % 64].problem.logits_soft_cap != problem.logits_soft_cap
+                   : MISTAKE == WINDOW_OF_LAST
+                       ? opened[j % 64].problem.sliding_window != problem.sliding_window
+                   : MISTAKE == SINK_OF_LAST
+                       ? ((opened[j % 64].problem.features ^ problem.features) & ATTN_F_SINK) != 0
+                       : opened[j % 64].pieces != pieces;
     return 0;
 }
 
@@ -108,6 +127,10 @@ static int build(attn_instance_t *i, const attn_batch_t *args, const attn_space_
     is_off = 0;
     host_lens = MISTAKE == KEEPS_LENS_OF_70 && b.num_reqs >= 70 ? b.seq_lens_host : NULL;
     lens_of_host = host_lens != NULL ? host_lens[0] : 0;
+    for (int32_t r = 0; r < b.num_reqs; r++)
+        is_off |= MISTAKE == FIRST_LONGEST && first_longest != 0 && b.seq_lens_host[r] > first_longest + 4096;
+    for (int32_t r = 0; r < b.num_reqs && first_longest == 0; r++)
+        first_longest = b.seq_lens_host[r];
     for (int32_t r = 0; r < b.num_reqs; r++) {
         const int32_t chunk = (b.seq_lens_host[r] / 16 + 64) / 64 * 64;
         is_off |= MISTAKE == EMPTY_PART && b.seq_lens_host[r] > 4096 && 15 * chunk >= b.seq_lens_host[r];
@@ -165,6 +188,7 @@ static int forward(attn_instance_t *i, const attn_forward_t *args, const attn_sp
     if (status != ATTN_OK || space == NULL) return status;
     const int is_wrong =
         (MISTAKE == TABLE_WITHOUT_LOCK && table[4095] != 1) ||
+        (MISTAKE == TABLE_OF_FP8 && is_filled && table[4095] != 1) ||
         (MISTAKE == ALIGNED_ROWS && a.query->dtype.bits == 32 && (uintptr_t)attn_data(a.query) % 32 != 0) ||
         (MISTAKE == PARTS_OF_CALLER && num_cpus == 1) ||
         (MISTAKE == SCALE_OF_HEAD && (problem.features & ATTN_F_PER_HEAD_SCALES) != 0 && a.scales.k != NULL &&
