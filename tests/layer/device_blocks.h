@@ -9,6 +9,7 @@
 #include <attn/draft/attn_device.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static attn_error_t error = {.struct_size = sizeof error};
 static const attn_device_kind_t *kind;
@@ -24,8 +25,9 @@ static size_t num_blocks;
 TAP_UNUSED static void *alloc(size_t bytes) {
     struct block *b = &blocks[num_blocks++];
     void *there = NULL;
-    b->bytes = bytes + 256;
-    b->host = calloc(1, b->bytes);
+    b->bytes = (bytes + 511) / 256 * 256;
+    b->host = aligned_alloc(256, b->bytes); /* as every backend wants its buffers */
+    if (b->host != NULL) memset(b->host, 0, b->bytes);
     if (b->host == NULL || kind->alloc(0, b->bytes, &there, &error) != ATTN_OK ||
         kind->copy_to(0, there, b->host, b->bytes, NULL, &error) != ATTN_OK)
         bail_out("no memory: %s", error.text);
