@@ -13,7 +13,8 @@ static inline int attni_space_intake(attn_space_t *taken, const attn_space_t *sp
     return code != ATTN_OK ? code : attni_reserved_check("attn_space_t", taken->reserved0, NULL, 0, error);
 }
 
-/* `owner`: the struct that the buffer is a member of; `needed` bytes at a multiple of `alignment`. */
+/* `owner`: the struct that the buffer is a member of; `needed` bytes at a multiple of `alignment` (0:
+ * anywhere). */
 static inline int attni_buffer_check(const void *data, uint64_t bytes, uint64_t needed, uint32_t alignment,
                                      const char *owner, const char *name, attn_error_t *error) {
     if (needed == 0) return ATTN_OK;

@@ -159,8 +159,8 @@ int attn_layer_prepare_weights(attn_layer_t *layer, const attn_weights_t *weight
     if (code == ATTN_OK) code = attni_place_check_one(g, w.kv_b_proj, "kv_b_proj", error);
     if (code == ATTN_OK) code = attni_place_check_one(g, w.kv_b_proj_scale, "kv_b_proj_scale", error);
     if (code == ATTN_OK)
-        code = attni_buffer_check(w.weight_space, w.weight_space_bytes, g->needed.weight_bytes,
-                                  g->needed.alignment, "weights", "weight_space", error);
+        code = attni_buffer_check(w.weight_space, w.weight_space_bytes, g->needed.weight_bytes, 0, "weights",
+                                  "weight_space", error);
     layer->group->calling = layer->name;
     if (g->ranks != NULL)
         code = attni_ranks_weights(layer, &w, code, stream, error);

@@ -387,7 +387,7 @@ typedef struct attn_kv_cache_shape {
 /* Buffers that an instance needs for the limits of its problem. The host owns all of them. */
 typedef struct attn_space_needed {
     uint32_t struct_size;
-    uint32_t alignment;       /* bytes, of each buffer of device memory; host memory as malloc gives it: 16 */
+    uint32_t alignment;       /* bytes, of metadata and workspace; host memory as malloc gives it: 16 */
     /* device memory written by build_metadata; keep its address while graphs refer to it */
     uint64_t metadata_bytes;
     uint64_t workspace_bytes; /* device memory, scratch; may be shared by all layers that run on one stream */
