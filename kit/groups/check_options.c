@@ -155,17 +155,23 @@ static int is_named(const check_t *c, const attn_error_t *e, const char *name) {
     return 0;
 }
 
+/* Opens an instance for a case with those values. */
+static int open_with(const check_t *c, const kit_case_t *k, const attn_option_value_t *values, uint32_t count,
+                     attn_instance_t **instance) {
+    attn_device_t device;
+    attn_error_t e = {.struct_size = sizeof e};
+    check_device(c, &device);
+    return c->backend->ops->open(&k->problem, &device, values, count, &check_host, instance, &e);
+}
+
 /* Is what an instance needs no more than 128 MiB? A value may be a number of threads, each with rows of
  * its own. */
 static int has_small_room(const check_t *c, const kit_case_t *k, const attn_option_value_t *values,
                           uint32_t count) {
-    attn_device_t device;
     attn_instance_t *instance = NULL;
     attn_error_t e = {.struct_size = sizeof e};
     attn_space_needed_t n = {.struct_size = sizeof n};
-    check_device(c, &device);
-    if (c->backend->ops->open(&k->problem, &device, values, count, &check_host, &instance, &e) != ATTN_OK)
-        return 1;
+    if (open_with(c, k, values, count, &instance) != ATTN_OK) return 1;
     const int status = c->backend->ops->space_needed(instance, &n, &e);
     c->backend->ops->close(instance);
     return status != ATTN_OK || n.metadata_bytes + n.workspace_bytes <= (uint64_t)128 << 20;
@@ -250,7 +256,7 @@ static void one_value_up_to(check_t *c, const attn_option_spec_t *s, const char 
         one_value_with(c, s, text, 0, kind, NULL);
 }
 /* The values of the option that are tried, in words, at most MOST_VALUES. */
-enum { MOST_VALUES = 16 };
+enum { MOST_VALUES = 64 };
 static int values_to_try(const attn_option_spec_t *s, char texts[MOST_VALUES][64]) {
     int n = 0;
     snprintf(texts[n++], 64, "%s", s->default_value);
@@ -283,6 +289,7 @@ static void option(check_t *c) {
     static char texts[MOST_VALUES][64];
     const int n = values_to_try(s, texts);
     for (int i = 0; i < n; i++) {
+        if (i > 0 && strcmp(texts[i], texts[0]) == 0) continue; /* the default again */
         const int is_inner = s->type == ATTN_OPTION_INT && i > 1 && i < n - 1;
         one_value_up_to(c, s, texts[i], is_inner ? PLAIN : NUM_KINDS - 1);
     }
@@ -304,13 +311,8 @@ static void find_end(check_t *c, uint32_t i, int is_last, char text[64]) {
         uint32_t count;
         kit_case_t k;
         attn_instance_t *instance = NULL;
-        attn_error_t e = {.struct_size = sizeof e};
-        attn_device_t device;
         attn_option_value_t *values = values_with(c, i, tried, &count);
-        check_device(c, &device);
-        const int status = start(c, &k) ? c->backend->ops->open(&k.problem, &device, values, count,
-                                                                &check_host, &instance, &e)
-                                        : ATTN_E_UNSUPPORTED;
+        const int status = start(c, &k) ? open_with(c, &k, values, count, &instance) : ATTN_E_UNSUPPORTED;
         free(values);
         if (status != ATTN_OK) continue;
         c->backend->ops->close(instance);
