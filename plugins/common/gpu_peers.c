@@ -30,7 +30,10 @@ static int begin(peers_params *p, const attn_peers_t *raw, attn_peers_t *peers, 
     p->limit_ns = peers->limit_ms * 1000000;
     p->partial = type_of(peers->partial_dtype);
     p->part = peers->part, p->parts = peers->parts, p->first = peers->first_token;
-    p->packed_bytes = peers->packed_bytes;
+    /* Each rank has one room for another's packed message. Between the messages of two layers lies an
+     * exchange the other way, which says that the first was taken; between those of a batch's parts there is
+     * none. */
+    p->packed_bytes = peers->parts > 1 ? 0 : peers->packed_bytes;
     p->lse_at = peers->lse_at, p->places_at = peers->places_at, p->columns = peers->lse_columns;
     return ATTN_OK;
 }
