@@ -379,6 +379,20 @@ int main(int argc, char **argv) {
     read_ceiling = (double)four / sustained * 1e-3;
     printf("%-44s %9.2f us %7.0f GB/s sustained, %9.2f us burst\n", "read 4 GiB", sustained, read_ceiling,
            burst);
+    /* What short rows could reach: the bytes of D4's, once around the pool. */
+    for (size_t mib : {4, 8, 16, 32, 64, 128}) {
+        const size_t bytes = mib << 20, places = POOL / bytes;
+        const std::string name = "read " + std::to_string(mib) + " MiB";
+        if (!wanted(name)) continue;
+        const unsigned ctas = (unsigned)std::min<size_t>(132 * 4, bytes / (512 * 64));
+        time_it(
+            [&](int i) {
+                read_sum<<<ctas, 512, 0, stream>>>((const uint4 *)(pool + i % places * bytes), bytes / 16,
+                                                   (uint32_t *)obuf);
+            },
+            burst, sustained);
+        report(name, 0, (double)bytes, burst, sustained);
+    }
 
     const std::vector<int> mixed = {771,   295,  4730,  191,   2499, 972,   177,   2134, 158,  1418,  189,
                                     212,   1348, 12545, 254,   441,  4152,  24520, 3141, 1155, 28725, 166,

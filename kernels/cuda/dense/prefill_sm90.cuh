@@ -48,6 +48,8 @@ struct prefill90_traits {
      * the last scores are there; it can also be merged with an earlier result on the way (flash_launch.h). */
     static constexpr bool DIRECT = NQ == 1 && DV == 128;
     static constexpr int INFOS = DIRECT ? 2 : HOLDS_Q ? 4 : NQ; /* what describes a tile outlives its Q */
+    /* A warpgroup without rows of a tile passes it by; two of them take turns, which needs both. */
+    static constexpr bool PASSES = NWG == 3;
     static constexpr int BM = 64 * NWG, THREADS = 128 * (NWG + FIRST);
     static constexpr int KC = (DK + 63) / 64, VC = (DV + 63) / 64; /* chunks */
     static constexpr bool KMERGED = PAGED && !WIDENED && DK % 64 == 0,
@@ -328,12 +330,44 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         }
     };
 
-    if (!enter_tile(0)) return;
+    /* Rows of a request's last tile, or of its first (first_row_of), that are nobody's. */
+    auto is_passed = [&]() {
+        return T::PASSES && __any_sync(~0u, wg_row() >= ti->q_len || wg_row() + 64 <= 0);
+    };
+    /* Its keys go by. One warp waits for them: another that came late would take a later use of a buffer for
+     * the one that it waits for. */
+    auto pass_tile = [&]() {
+        if (wr == 0) {
+#pragma unroll 1
+            for (int i = it; i < it + last - stop; i++) {
+                mbar_wait(ring_k.full + 8 * (i % ST), (i / ST) & 1);
+                release(ring_k.empty + 8 * (i % ST));
+                mbar_wait(ring_v.full + 8 * (i % ST), (i / ST) & 1);
+                release(ring_v.empty + 8 * (i % ST));
+            }
+        }
+        it += last - stop;
+        named_barrier(2 + w, 128);
+        if (!HOLDS_Q) release(ring_q.empty + 8 * qs);
+    };
+    int wk = 0;
+    bool entered = enter_tile(0);
+    auto pass_tiles = [&](int next) {
+#pragma unroll 1
+        for (; entered && is_passed(); next++) {
+            pass_tile();
+            entered = enter_tile(next + 1);
+        }
+        wk = next;
+        return entered;
+    };
+
+    if (!pass_tiles(0)) return;
     if (TURNS && w == 1) named_arrive(5, 256); /* the first turn is warpgroup 0's */
     start_tile();
     clean_first();
 #pragma unroll 1
-    for (int wk = 0;; wk++) {
+    for (;;) {
         clear_output();
 #pragma unroll 1
         for (int j = last - 1; j > stop; j--) {
@@ -374,7 +408,9 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         const float dc = c;
         mbar_wait(ring_v.full + 8 * s, (it / ST) & 1);
         if (PAGED && ti->skipped > (stop + 1) * BN + (T::SHIFTS ? ti->shift : 0)) clean(s, stop + 1);
-        if (CAN_OVERLAP && overlap && enter_tile(wk + 1)) {
+        entered = CAN_OVERLAP && overlap && enter_tile(wk + 1);
+        if (entered && !is_passed()) {
+            wk++;
             /* the last PV of this tile runs under the first QK and softmax of the next, whose Q is there
              * already */
             float sc[BN / 2];
@@ -407,7 +443,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         release(ring_v.empty + 8 * s);
         it++;
         write(done, slot, m0, m1, l0, l1, dc);
-        if (overlap || !enter_tile(wk + 1)) break;
+        if (!overlap) entered = enter_tile(wk + 1);
+        if (!pass_tiles(wk + 1)) break;
         m0 = m1 = -INFINITY;
         l0 = l1 = 0.f;
         start_tile();
