@@ -6,25 +6,37 @@
 
 using namespace attn_cuda;
 
-/* Columns 4c .. 4c + 4 of a row in the pieces from `row` on. */
+/* The pieces from `row` on. */
 struct part_f16 {
-    struct raw {
-        uint2 values;
-        float power;
-    };
+    enum { POWERS = 8, AHEAD = 16 };
+    using four = uint2;
+    using eight = uint4;
+    static constexpr bool REORDERS = true;
     const mla_attend_params &p;
     const int64_t row;
-    const int c;
-    ATTN_DEV part_f16(const mla_attend_params &params, int64_t row0, int column)
-        : p(params), row(row0), c(column) {}
-    ATTN_DEV float lse(int64_t i) const { return *mla_part(p, row + i).lse(); }
-    ATTN_DEV raw load(int64_t i) const {
-        const mla_part part(p, row + i);
-        return {__ldcs((const uint2 *)part.values + c), part.powers()[(c >> 6) * 4 + (c >> 2 & 3)]};
+    ATTN_DEV part_f16(const mla_attend_params &params, int64_t row0) : p(params), row(row0) {}
+    ATTN_DEV float lse(int64_t i) const { return mla_part(p, row + i).marks()->y; }
+    ATTN_DEV float2 mark(int64_t i, int which) const { return mla_part(p, row + i).marks()[which]; }
+    static ATTN_DEV int mark_of(int place) { return (place >> 8) * 4 + (place >> 4 & 3); }
+    static ATTN_DEV bool reorders(const mla_attend_params &p) { return mla_part::is_by_quads(p); }
+    static ATTN_DEV int column_at(int place, bool reorders) { return mla_part::column_at(place, reorders); }
+    ATTN_DEV four load_four(int64_t i, int place) const {
+        return __ldcs((const uint2 *)(mla_part(p, row + i).values + place));
     }
-    static ATTN_DEV float4 widen(raw x) {
-        const float2 a = unpack2<DT_F16>(x.values.x), b = unpack2<DT_F16>(x.values.y);
-        return make_float4(a.x * x.power, a.y * x.power, b.x * x.power, b.y * x.power);
+    ATTN_DEV eight load_eight(int64_t i, int place) const {
+        return __ldcs((const uint4 *)(mla_part(p, row + i).values + place));
+    }
+    static ATTN_DEV float4 widen(four x) {
+        const float2 a = unpack2<DT_F16>(x.x), b = unpack2<DT_F16>(x.y);
+        return make_float4(a.x, a.y, b.x, b.y);
+    }
+    static ATTN_DEV void add(float (&acc)[8], float w, const eight &x) {
+        const uint32_t *pairs = &x.x;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 v = unpack2<DT_F16>(pairs[i]);
+            acc[2 * i] += w * v.x, acc[2 * i + 1] += w * v.y;
+        }
     }
 };
 

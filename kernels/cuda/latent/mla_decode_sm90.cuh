@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                 const float inv = sum == 0.f ? 0.f : 1.f / sum; /* NaN stays NaN */
                 const float lse = sum == 0.f ? -INFINITY : st.top[e] + log2f(sum);
                 const int64_t slot_row = ((int64_t)it.slot * CTAS + rank) * MLA90_ROWS + r;
-                if (wg == 0 && (lane & 3) == 0 && inside) mla90_store_lse(p, it, row, slot_row, lse);
+                if (wg == 0 && (lane & 3) == 0 && inside) mla90_store_lse(p, it, row, lse);
                 if (it.slot >= 0) {
                     float most = 0.f;
 #pragma unroll
@@ -318,12 +318,13 @@ __global__ void __launch_bounds__(MLA90_THREADS, 1)
                     most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
                     const mla_part part(p, slot_row);
                     const uint32_t power = mla_part::power(most);
-                    mla90_store_half<DT_F16>(part.values + wg * 256, o, e, mla_part::inverse(power), inside);
-                    if (inside) part.powers()[wg * 4 + (lane & 3)] = inv * __uint_as_float(power);
+                    mla90_store_half<DT_F16, true>(part.values + wg * 256, o, e, mla_part::inverse(power),
+                                                   inside);
+                    if (inside) part.set_mark(wg * 4 + (lane & 3), inv * __uint_as_float(power), lse);
                 } else
-                    mla90_store_half<DT>((uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * 512 +
-                                             wg * 256,
-                                         o, e, inv, inside);
+                    mla90_store_half<DT, false>((uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * 512 +
+                                                    wg * 256,
+                                                o, e, inv, inside);
             }
         }
     }

@@ -214,9 +214,9 @@ struct mla_e4m3_math : mla_columns<DT_F16, N> {
             const float inv = all == 0.f ? 0.f : k_scale / all; /* NaN stays NaN */
             sh.top[0][tid] = ex2(top0 - most) * inv, sh.top[1][tid] = ex2(top1 - most) * inv;
             sh.warp[0][0][tid] = tid < rows && mla_is_far(most, all) ? 1.f : 0.f;
-            if (tid < rows)
-                mla90_store_lse(p, it, first_row + tid, slot_row0 + tid,
-                                all == 0.f ? -INFINITY : most + log2f(all));
+            const float lse = all == 0.f ? -INFINITY : most + log2f(all);
+            sh.warp[0][1][tid] = lse;
+            if (tid < rows) mla90_store_lse(p, it, first_row + tid, lse);
         }
         both();
         const uint32_t far = __ballot_sync(~0u, lane < N && sh.warp[0][0][lane] != 0.f);
@@ -225,7 +225,7 @@ struct mla_e4m3_math : mla_columns<DT_F16, N> {
         for (int t = 0; t < C; t++)
             f0[t] = sh.top[0][this->row_of(t)], f1[t] = sh.top[1][this->row_of(t)];
         join(f0, f1);
-        mla90_store_item<DT, N>(p, it, o, wg, first_row, rows, slot_row0, far);
+        mla90_store_item<DT, N>(p, it, o, wg, first_row, rows, slot_row0, sh.warp[0][1], far);
         if (far) { /* read anew: nothing more is kept for it in registers */
             const mla_item again = mla_item_of(p, index);
             const int w = __shfl_sync(~0u, wg * 4 + warp, 0);

@@ -11,9 +11,10 @@ namespace attn_cuda {
 
 /* o: 4 x 64 columns of N rows, as mla_columns has them, but element at(t) + 2 of a fragment is the column
  * after that of at(t). out: the first row's 512 columns, of 16 bits; PIECE: rows are those of mla_part, in
- * float16. */
+ * float16, and lse their logarithms in shared memory. */
 template <int T, bool PIECE, int N>
-ATTN_DEV void mla90_store_columns(const float (*o)[N / 2], uint8_t *out, int half, int rows, uint32_t far) {
+ATTN_DEV void mla90_store_columns(const float (*o)[N / 2], uint8_t *out, int half, int rows, uint32_t far,
+                                  const float *lse) {
     constexpr int ROW = PIECE ? 2048 : 1024;
     const int warp = threadIdx.x >> 5 & 3, lane = threadIdx.x & 31, group = lane >> 2;
     uint8_t *const mine = out + half * 512 + warp * 32 + group * 4;
@@ -32,7 +33,8 @@ ATTN_DEV void mla90_store_columns(const float (*o)[N / 2], uint8_t *out, int hal
             const uint32_t power = mla_part::power(most);
             f = mla_part::inverse(power);
             if (group == 0 && r < rows && !(far >> r & 1))
-                ((float *)(out + r * ROW + 1040))[4 * half + warp] = __uint_as_float(power);
+                ((float2 *)(out + r * ROW + 1024))[4 * half + warp] =
+                    make_float2(__uint_as_float(power), lse[r]);
         }
         if (r < rows && !(far >> r & 1))
 #pragma unroll
@@ -42,15 +44,18 @@ ATTN_DEV void mla90_store_columns(const float (*o)[N / 2], uint8_t *out, int hal
 }
 
 /* The same, where the item wants it: a piece, or the result. rows of the item from first_row on; slot_row0:
- * that row among the pieces; far: bits of rows that are left out, of the first 32. */
+ * that row among the pieces; lse: in shared memory, of the item's rows; far: bits of rows that are left out,
+ * of the first 32. */
 template <int DT, int N>
 ATTN_DEV void mla90_store_item(const mla_attend_params &p, const mla_item &it, const float (*o)[N / 2],
-                               int half, int first_row, int rows, int64_t slot_row0, uint32_t far = 0) {
+                               int half, int first_row, int rows, int64_t slot_row0, const float *lse,
+                               uint32_t far = 0) {
     if (it.slot >= 0)
-        mla90_store_columns<DT_F16, true, N>(o, (uint8_t *)mla_part(p, slot_row0).values, half, rows, far);
+        mla90_store_columns<DT_F16, true, N>(o, (uint8_t *)mla_part(p, slot_row0).values, half, rows, far,
+                                             lse);
     else
         mla90_store_columns<DT, false, N>(o, (uint8_t *)p.latent + (int64_t)(first_row - p.slice_row0) * 1024,
-                                          half, rows, far);
+                                          half, rows, far, lse);
 }
 
 } /* namespace attn_cuda */

@@ -262,13 +262,13 @@ struct mla_e4m3_tall_math {
             for (int w = 0; w < 8; w++)
                 all += ld_shared_f32(exchange(w, tid));
             sh.factor[tid] = all == 0.f ? 0.f : k_scale / all; /* NaN stays NaN */
-            if (tid < rows)
-                mla90_store_lse(p, it, first_row + tid, slot_row0 + tid,
-                                all == 0.f ? -INFINITY : sh.top[tid] + log2f(all));
+            const float lse = all == 0.f ? -INFINITY : sh.top[tid] + log2f(all);
+            sh.top[tid] = lse;
+            if (tid < rows) mla90_store_lse(p, it, first_row + tid, lse);
         }
         both();
         multiply<false>();
-        mla90_store_item<DT, N>(p, it, o, wg, first_row, rows, slot_row0);
+        mla90_store_item<DT, N>(p, it, o, wg, first_row, rows, slot_row0, sh.top);
     }
 
     ATTN_DEV void run(int rank_row, int item0, int item1) {

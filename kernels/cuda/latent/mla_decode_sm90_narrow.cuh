@@ -130,21 +130,14 @@ struct mla_narrow_math : mla_columns<DT, N> {
             if (r >= rows) continue;
             const float inv = sum[t] == 0.f ? 0.f : 1.f / sum[t]; /* NaN stays NaN */
             const mla_part part(p, (int64_t)it.slot * p.tile_rows + r);
-            if (warp == 0 && group == 0) {
-                const float lse = sum[t] == 0.f ? -INFINITY : top[t] + log2f(sum[t]);
-                if (it.slot >= 0)
-                    *part.lse() = lse;
-                else if (p.lse)
-                    p.lse[(row % p.num_heads) * p.lse_head + (row / p.num_heads) * p.lse_token] =
-                        lse * 0.6931471805599453f;
-            }
+            const float lse = sum[t] == 0.f ? -INFINITY : top[t] + log2f(sum[t]);
+            if (warp == 0 && group == 0) mla90_store_lse(p, it, row, lse);
             const int column = warp * 16 + group;
             uint16_t *out = it.slot >= 0
                                 ? part.values + column
                                 : (uint16_t *)p.latent + (int64_t)(row - p.slice_row0) * 512 + column;
             const float f = it.slot >= 0 ? mla_part::inverse(power) : inv;
-            if (it.slot >= 0 && group == 0)
-                part.powers()[warp] = part.powers()[4 + warp] = inv * __uint_as_float(power);
+            if (it.slot >= 0 && group < 2) part.set_mark(group * 4 + warp, inv * __uint_as_float(power), lse);
 #pragma unroll
             for (int d = 0; d < 8; d++) {
                 const float a = o[d][this->at(t)] * f, b = o[d][this->at(t) + 2] * f;

@@ -7,9 +7,9 @@
 
 namespace attn_cuda {
 
-/* Row e (0: lane / 4, 1: eight more) of this thread times inv; `to`: the row's first column. All lanes
- * call. */
-template <int DT>
+/* Row e (0: lane / 4, 1: eight more) of this thread times inv; `to`: the row's first column. All lanes call.
+ * PIECE: columns stay in the order of mla_part. */
+template <int DT, bool PIECE>
 ATTN_DEV void mla90_store_half(uint16_t *to, const float (&o)[128], int e, float inv, bool valid) {
     to += (threadIdx.x & 3) * 8;
 #pragma unroll
@@ -18,7 +18,8 @@ ATTN_DEV void mla90_store_half(uint16_t *to, const float (&o)[128], int e, float
 #pragma unroll
         for (int i = 0; i < 4; i++)
             w[i] = pack2<DT>(o[16 * j + 4 * i + 2 * e] * inv, o[16 * j + 4 * i + 2 * e + 1] * inv);
-        const uint4 columns = quad_columns(w[0], w[1], w[2], w[3]);
+        const uint4 columns =
+            PIECE ? make_uint4(w[0], w[1], w[2], w[3]) : quad_columns(w[0], w[1], w[2], w[3]);
         if (valid) *(uint4 *)(to + j * 32) = columns;
     }
 }

@@ -99,7 +99,7 @@ ATTN_DEV void mla_far_row(const mla_attend_params &p, const mla_item &it, int ro
                       : l > 0.f  ? (float)(top * 1.4426950408889634 + (double)lg2(l))
                                  : -INFINITY;
     __syncwarp(); /* its queries have been read: the result may lie in their place */
-    if (lane == 0) mla90_store_lse(p, it, row, slot_row, lse);
+    if (lane == 0) mla90_store_lse(p, it, row, lse);
     if (__any_sync(~0u, it.slot >= 0)) {
         const mla_part part(p, slot_row);
 #pragma unroll
@@ -113,7 +113,7 @@ ATTN_DEV void mla_far_row(const mla_attend_params &p, const mla_item &it, int ro
                 most = fmaxf(most, __shfl_xor_sync(~0u, most, i));
             const uint32_t power = mla_part::power(most);
             const float inverse = mla_part::inverse(power);
-            if ((lane & 7) == 0) part.powers()[4 * half + (lane >> 3)] = __uint_as_float(power);
+            if ((lane & 7) == 0) part.set_mark(4 * half + (lane >> 3), __uint_as_float(power), lse);
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 *(uint32_t *)(part.values + 256 * half + 64 * i + 2 * lane) =

@@ -122,8 +122,9 @@ static int list_items(const mla_plan_input *in, tile_walk w, plan_lists *out) {
 }
 
 /* Costs in the time of one key tile: what an item costs beside its keys, the least keys worth a piece, and
- * what cutting costs: the merge kernel, and one more for so many rows of pieces. */
-enum { ITEM_COST = 2, LEAST_PIECE = 2, CUT_COST = 4, CUT_ROWS = 512 };
+ * what cutting costs: the merge kernel, and one more for so many rows of pieces. Those of narrow tiles count
+ * double: such tiles wait for memory, and each piece for its first keys. */
+enum { ITEM_COST = 2, LEAST_PIECE = 2, CUT_COST = 4, CUT_ROWS = 1024, NARROW_ROWS = 16 };
 /* The same over selected tokens, whose key tiles take longer, and how many tiles for each part are so many
  * that the last round of whole ones is no matter. */
 enum { SPARSE_CUT_COST = 3, SPARSE_CUT_ROWS = 3072, SPARSE_ROUNDS = 16 };
@@ -159,7 +160,7 @@ static int list_tiles(const mla_plan_input *in, tile_walk w, const plan_lists *o
 typedef struct deal_result {
     int32_t parts;
     int64_t longest;  /* part */
-    int64_t cut_rows; /* of all pieces of cut tiles */
+    int64_t cut_rows; /* of all pieces of cut tiles, as they count */
 } deal_result;
 
 /* Deals the tiles out to parts of at most `budget` each, in order; writes the lists where `out` is given.
@@ -194,7 +195,7 @@ static int deal(const mla_plan_input *in, const tile_list *list, int64_t budget,
                         add_piece(out, tile, at * MLA_TILE_KEYS,
                                   min32((int64_t)(at + take) * MLA_TILE_KEYS, keys), keys)))
                 return -1;
-            if (take < tiles) d->cut_rows += rows;
+            if (take < tiles) d->cut_rows += !in->topk && rows <= NARROW_ROWS ? 2 * rows : rows;
             at += take, left -= take + ITEM_COST;
         } while (at < tiles);
     }
