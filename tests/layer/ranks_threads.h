@@ -45,7 +45,12 @@ static double run_threads(struct rank_world *w, attn_context_t *const *contexts)
     attn_error_t error = ERROR_INIT;
     struct job jobs[MAX_WORLD];
     pthread_t threads[MAX_WORLD];
+    pthread_barrier_t start;
     double worst = 0;
+    if (rank_peers) {
+        pthread_barrier_init(&start, NULL, (unsigned)w->world);
+        rank_start = &start;
+    }
     if (attn_comm_threads_create(w->world, 60000, &all, &error) != ATTN_OK) bail_out("%s", error.text);
     const size_t rows = (size_t)w->tokens * w->c.heads;
     for (int r = 0; r < w->world; r++) {
@@ -78,6 +83,10 @@ static double run_threads(struct rank_world *w, attn_context_t *const *contexts)
     for (int r = 0; r < w->world; r++) /* what the ranks share */
         attn_comm_staged_end(&jobs[r].staged);
     attn_comm_threads_destroy(all);
+    if (rank_peers) {
+        rank_start = NULL;
+        pthread_barrier_destroy(&start);
+    }
     return worst;
 }
 

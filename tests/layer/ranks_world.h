@@ -114,6 +114,10 @@ static attn_device_t rank_device = {.struct_size = sizeof rank_device, .type = k
 static const attn_device_t *rank_own_device[MAX_WORLD]; /* of a rank, where it is not that of all */
 
 static _Thread_local void *rank_stream; /* of a rank's steps */
+/* Ranks that share a device begin their layer together: some calls wait there for all that runs (freeing
+ * memory, the first launch of a kernel with more stack than any before), and so for a rank that waits for this
+ * one. NULL: they do not. */
+static pthread_barrier_t *rank_start;
 
 /* Memory of a device, which a run takes and gives back at its end. */
 struct rank_memory {
@@ -167,8 +171,11 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     attn_group_t *g = NULL;
     attn_layer_t *layer = NULL;
     p.out_dtype = out_dtype;
-    int code = attn_group_open(context, &p, &d, backend, &g, NULL, error);
-    if (code != ATTN_OK) return code;
+    int code = attn_group_open(context, &p, &d, backend, &g, NULL, error), is_begun = 0;
+    if (code != ATTN_OK) {
+        if (rank_start != NULL) pthread_barrier_wait(rank_start);
+        return code;
+    }
     struct tensor tq, tk, tv, tc, to, tl, ts, tt, tw, tsink, tlocal;
     ATTN_INIT(attn_kv_cache_shape_t, shape);
     ATTN_INIT(attn_kv_update_t, u);
@@ -271,10 +278,13 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     if (code == ATTN_OK) code = m.kind->synchronize(d.id, error); /* what is on no stream of the rank */
     if (code == ATTN_OK) code = attn_group_build_metadata(g, &b, &space, rank_stream, error);
     m.kind->fill(d.id, space.workspace, 0xff, space.workspace_bytes, rank_stream, NULL);
+    if (rank_start != NULL) pthread_barrier_wait(rank_start);
+    is_begun = 1;
     if (code == ATTN_OK) code = attn_layer_forward(layer, &a, &space, rank_stream, error);
     if (code == ATTN_OK) code = m.kind->copy_from(d.id, output, out, (size_t)out_bytes, rank_stream, error);
     if (code == ATTN_OK) code = m.kind->copy_from(d.id, lse, out_lse, (size_t)rows * 4, rank_stream, error);
 end:
+    if (!is_begun && rank_start != NULL) pthread_barrier_wait(rank_start);
     attn_layer_destroy(layer);
     attn_group_close(g);
     give_back(&m);
