@@ -119,9 +119,9 @@ __global__ void __launch_bounds__(128, 8) combine_kernel(const __grid_constant__
 }
 
 /* A quarter of the CTA has all columns, a thread eight. What takes the time of a row is the number of
- * instructions, so weights are computed once, for a chunk of pieces. Where a row lies is older than the kernel
- * before this one (mla_decode_sm90.cuh). A CTA has more than half of a multiprocessor's registers, so that no
- * two rows share one while others have none. */
+ * instructions, so weights are computed once, for a chunk of pieces. Where a row lies is older than the
+ * kernel before this one (mla_decode_sm90.cuh). A CTA has more than half of a multiprocessor's registers, so
+ * that no two rows share one while others have none. */
 template <int DT, class PART>
 __global__ void __launch_bounds__(COMBINE_MOST_RANK / 2, 1)
     combine_few_kernel(const __grid_constant__ mla_attend_params p) {
@@ -132,9 +132,7 @@ __global__ void __launch_bounds__(COMBINE_MOST_RANK / 2, 1)
     const int width = p.latent_rank / 8, group = threadIdx.x / width,
               place = (threadIdx.x - group * width) * 8, num_splits = p.slice->num_splits,
               units = num_splits * p.tile_rows;
-    /* What follows asks for megabytes of weights where heads are many: not before our pieces are here. */
-    const bool is_late = p.num_heads >= 64 && gridDim.x <= 132;
-    if (!is_late) pdl_launch();
+    pdl_launch();
     mla_split s;
     int r;
     bool is_row = (int)blockIdx.x < units && combine_unit(p, num_splits, blockIdx.x, &s, &r);
@@ -163,7 +161,6 @@ __global__ void __launch_bounds__(COMBINE_MOST_RANK / 2, 1)
                 };
                 load(0);
                 if (c0 == 0) row.weigh(part);
-                if (is_late) pdl_launch();
                 if (c0 > 0) __syncthreads(); /* all have used the weights before */
 #pragma unroll
                 for (int j = 0; j < EACH; j++) {

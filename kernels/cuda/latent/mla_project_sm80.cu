@@ -127,61 +127,14 @@ __global__ void __launch_bounds__(PROJECT_THREADS, T::CTAS)
         }
         cp_async_commit();
     }
-    float scale = FP8 ? q_scale_of(p) : 1.f; /* behind the copies, which take as long */
-    /* One step's fragments of A, and of B by 16 columns. */
-    struct fragments {
-        uint32_t x[TK / 16][4], y[TK / 16][WARP_N / 16][4];
-    };
-    auto read_a = [&](uint32_t(&x)[4], uint32_t as, int kk) {
-        ldmatrix_x4(x, as + tile_at(row0 + (lane & 15), kk * 2 + (lane >> 4)));
-    };
-    auto read_b = [&](uint32_t(&y)[4], uint32_t bs, int kk, int n) {
-        if constexpr (NK)
-            ldmatrix_x4(
-                y, bs + tile_at(col0 + n * 16 + (lane & 7) + ((lane >> 4) << 3), kk * 2 + ((lane >> 3) & 1)));
-        else {
-            const int unit = col0 / 8 + n * 2 + (lane >> 4); /* of 8 columns */
-            ldmatrix_x4_trans(y, bs + tile_at((unit >> 3) * 64 + kk * 16 + (lane & 15), unit & 7));
-        }
-    };
-    auto multiply = [&](const uint32_t(&x)[4], const uint32_t(&y)[4], int n) {
-        mma_16816<DT>(acc[2 * n], x, y[0], y[1]);
-        mma_16816<DT>(acc[2 * n + 1], x, y[2], y[3]);
-    };
-    if (T::EARLY && TM == FEW && steps < STAGES) {
-        /* All steps are on their way, so one wait is enough, and the next step's fragments are read while
-         * this one's are multiplied: who waits for each in turn takes as long again. */
-        fragments f[2];
-        auto read = [&](fragments &to, int s) {
-            const uint32_t as = stage(s), bs = as + TM * 128;
-#pragma unroll
-            for (int kk = 0; kk < TK / 16; kk++) {
-                read_a(to.x[kk], as, kk);
-#pragma unroll
-                for (int n = 0; n < WARP_N / 16; n++)
-                    read_b(to.y[kk][n], bs, kk, n);
-            }
-        };
-        auto use = [&](const fragments &from) {
-#pragma unroll
-            for (int kk = 0; kk < TK / 16; kk++)
-#pragma unroll
-                for (int n = 0; n < WARP_N / 16; n++)
-                    multiply(from.x[kk], from.y[kk][n], n);
-        };
+    float scale = FP8 ? q_scale_of(p) : 1.f;          /* behind the copies, which take as long */
+    const bool is_whole = T::EARLY && steps < STAGES; /* all steps are on their way: one wait is enough */
+    if (is_whole) {
         cp_async_wait<0>();
         __syncthreads();
-        read(f[0], 0);
-#pragma unroll 1
-        for (int s = 0; s < steps; s += 2) {
-            read(f[1], min(s + 1, steps - 1));
-            use(f[0]);
-            if (s + 1 == steps) break;
-            read(f[0], min(s + 2, steps - 1));
-            use(f[1]);
-        }
-    } else
-        for (int s = 0; s < steps; s++) {
+    }
+    for (int s = 0; s < steps; s++) {
+        if (!is_whole) {
             if (s + STAGES - 1 < steps) {
                 load_rows(s + STAGES - 1);
                 load_weights(s + STAGES - 1);
@@ -189,19 +142,27 @@ __global__ void __launch_bounds__(PROJECT_THREADS, T::CTAS)
             cp_async_commit();
             cp_async_wait<STAGES - 1>();
             __syncthreads();
-            const uint32_t as = stage(s), bs = as + TM * 128;
-#pragma unroll
-            for (int kk = 0; kk < TK / 16; kk++) {
-                uint32_t x[4], y[4];
-                read_a(x, as, kk);
-#pragma unroll
-                for (int n = 0; n < WARP_N / 16; n++) {
-                    read_b(y, bs, kk, n);
-                    multiply(x, y, n);
-                }
-            }
-            __syncthreads();
         }
+        const uint32_t as = stage(s), bs = as + TM * 128;
+#pragma unroll
+        for (int kk = 0; kk < TK / 16; kk++) {
+            uint32_t x[4], y[4];
+            ldmatrix_x4(x, as + tile_at(row0 + (lane & 15), kk * 2 + (lane >> 4)));
+#pragma unroll
+            for (int n = 0; n < WARP_N / 16; n++) {
+                if constexpr (NK)
+                    ldmatrix_x4(y, bs + tile_at(col0 + n * 16 + (lane & 7) + ((lane >> 4) << 3),
+                                                kk * 2 + ((lane >> 3) & 1)));
+                else {
+                    const int unit = col0 / 8 + n * 2 + (lane >> 4); /* of 8 columns */
+                    ldmatrix_x4_trans(y, bs + tile_at((unit >> 3) * 64 + kk * 16 + (lane & 15), unit & 7));
+                }
+                mma_16816<DT>(acc[2 * n], x, y[0], y[1]);
+                mma_16816<DT>(acc[2 * n + 1], x, y[2], y[3]);
+            }
+        }
+        if (!is_whole) __syncthreads();
+    }
     /* sums are rounded already: a product with the reciprocal is as good as a division, for half the time */
     if (FP8) scale = __frcp_rn(checked(scale));
     auto packed = [&](int j, int e) {

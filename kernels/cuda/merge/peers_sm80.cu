@@ -14,8 +14,8 @@
  *
  * Small messages are packed: every 8 bytes on their way are 4 of the message and the number of the exchange,
  * so who finds the number has the bytes, and neither side waits for a fence, a flag or a load over the link.
- * Queries are then unpacked where they arrive, and results are pushed instead of loaded. Not so the parts of a
- * batch, which follow each other before anybody has said that he took the one before.
+ * Queries are then unpacked where they arrive, and results are pushed instead of loaded. The parts of a batch
+ * are not packed: they follow each other before anybody has said that he took the one before.
  *
  * A wait is bounded. After one that was not met this rank says nothing more, so that nobody takes what it
  * leaves for results, its own results are not numbers, and the host finds `failed`.
