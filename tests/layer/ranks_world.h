@@ -115,8 +115,8 @@ static const attn_device_t *rank_own_device[MAX_WORLD]; /* of a rank, where it i
 
 static _Thread_local void *rank_stream; /* of a rank's steps */
 /* Ranks that share a device begin their layer together: some calls wait there for all that runs (freeing
- * memory, the first launch of a kernel with more stack than any before), and so for a rank that waits for this
- * one. NULL: they do not. */
+ * memory, the first launch of a kernel with more stack than any before), and so for a rank that waits for
+ * this one. NULL: they do not. */
 static pthread_barrier_t *rank_start;
 
 /* Memory of a device, which a run takes and gives back at its end. */
