@@ -101,8 +101,8 @@ typedef struct attn_peers {
         places_at; /* int64 [T]: first_token + t, or another number where this rank has no key of token t */
     void *const *of_rank; /* [world] */
     /* [2][world][packed_bytes], zeroes at first: for queries and for results, room for what each rank sends
-     * in a form of the functions' own. packed_bytes 0: there is none, and where it is too small it is not
-     * used */
+     * in a form of the functions' own. packed_bytes 0: there is none, and where it is too small, or parts
+     * are more than 1, it is not used */
     uint64_t packed_at;
     uint64_t packed_bytes;
     /* The queries of parts 0, 1 .. parts - 1 of a batch are exchanged one after the other, and behind them
