@@ -73,9 +73,10 @@ static int one_long_request(check_t *c, kit_case_t *k) {
     kit_inputs_t *its = kit_inputs_make(&fewer);
     if (its == NULL) return check_fail(c, "no memory");
     clock_gettime(CLOCK_MONOTONIC, &start);
-    if (!check_run_alone(c, c->backend, &fewer, its, c->memory, &got)) return 0;
-    kit_result_free(&got);
+    const int ran = check_run_alone(c, c->backend, &fewer, its, c->memory, &got);
     kit_inputs_free(its);
+    if (!ran) return 0;
+    kit_result_free(&got);
     if (check_seconds_since(&start) * TOKENS * TOKENS / FEWER / FEWER > MOST_S) {
         c->report->num_left_out++; /* a kernel that looks at every key of every token */
         return 1;

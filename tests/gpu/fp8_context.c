@@ -56,6 +56,8 @@ static const context_config_t configs[] = {
     MLA(KV8, E4M3, 1),
     MLA(KV8, E4M3, 16),
     MLA(KV8, 0, 1),
+    MLA(0, 0, 1),
+    MLA(0, 0, 16),
     {.file = "mm_encoder.so",
      .backend = "MM_ENCODER_ATTN",
      .role = ATTN_ROLE_MM_ENCODER,

@@ -118,6 +118,9 @@ static _Thread_local void *rank_stream; /* of a rank's steps */
  * memory, the first launch of a kernel with more stack than any before), and so for a rank that waits for
  * this one. NULL: they do not. */
 static pthread_barrier_t *rank_start;
+static void begin_together(void) {
+    if (rank_start != NULL) pthread_barrier_wait(rank_start);
+}
 
 /* Memory of a device, which a run takes and gives back at its end. */
 struct rank_memory {
@@ -173,7 +176,7 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     p.out_dtype = out_dtype;
     int code = attn_group_open(context, &p, &d, backend, &g, NULL, error), is_begun = 0;
     if (code != ATTN_OK) {
-        if (rank_start != NULL) pthread_barrier_wait(rank_start);
+        begin_together();
         return code;
     }
     struct tensor tq, tk, tv, tc, to, tl, ts, tt, tw, tsink, tlocal;
@@ -278,13 +281,13 @@ static int run_rank(struct rank_world *w, attn_context_t *context, const char *b
     if (code == ATTN_OK) code = m.kind->synchronize(d.id, error); /* what is on no stream of the rank */
     if (code == ATTN_OK) code = attn_group_build_metadata(g, &b, &space, rank_stream, error);
     m.kind->fill(d.id, space.workspace, 0xff, space.workspace_bytes, rank_stream, NULL);
-    if (rank_start != NULL) pthread_barrier_wait(rank_start);
+    begin_together();
     is_begun = 1;
     if (code == ATTN_OK) code = attn_layer_forward(layer, &a, &space, rank_stream, error);
     if (code == ATTN_OK) code = m.kind->copy_from(d.id, output, out, (size_t)out_bytes, rank_stream, error);
     if (code == ATTN_OK) code = m.kind->copy_from(d.id, lse, out_lse, (size_t)rows * 4, rank_stream, error);
 end:
-    if (!is_begun && rank_start != NULL) pthread_barrier_wait(rank_start);
+    if (!is_begun) begin_together();
     attn_layer_destroy(layer);
     attn_group_close(g);
     give_back(&m);
