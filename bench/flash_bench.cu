@@ -269,8 +269,9 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
     }
     dc[plan.mode].cluster = plan.cluster;
     /* a captured step is launched for the most pieces that a later batch may have */
-    const int grid = w.captured ? (n + lim.max_slots + plan.cluster - 1) / plan.cluster * plan.cluster
-                                : plan.counts.num_items;
+    const int grid = !w.captured || plan.mode == FLASH_LARGE_CTAS
+                         ? plan.counts.num_items
+                         : (n + lim.max_slots + plan.cluster - 1) / plan.cluster * plan.cluster;
     if (plan.counts.num_tiles > 0) CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
     flash_prefill_more more = {};
     if (w.mixed && !w.force_sm80)
@@ -285,6 +286,7 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
             r.v = (const uint8_t *)p.v + set_bytes * (size_t)(i % copies);
             flash_params d = r;
             d.beside = more.ctas > 0;
+            d.listed_items = w.captured ? 0 : grid;
             if (grid && !d.beside) CK(decode(&d, &dc[plan.mode], grid, stream));
             CK(flash_run_prefill_more(&r, &more, &shape, &pc, plan.counts.num_tiles, &runtime, stream));
             if (grid && d.beside) CK(decode(&d, &dc[plan.mode], grid, stream));

@@ -4,8 +4,15 @@
  * mbarrier tells of, and bulk copies (tensors.c), arrive some turns later, by the seed. */
 #include "model.h"
 
+/* What createpolicy makes; a copy takes nothing else for a policy. */
+static const uint64_t cache_policy = UINT64_C(0x7b1c3d5e9f204681);
+static void make_policy(warp_t *w, const op_t *op, uint32_t mask) {
+    EACH(lane_set(w, &op->o[0], l, cache_policy));
+}
+
+/* op->variant: 1: the last operand is a policy. */
 static void copy_issue(warp_t *w, const op_t *op, uint32_t mask) {
-    const uint32_t bytes = (uint32_t)op->o[2].value, has_size = op->num > 3;
+    const uint32_t bytes = (uint32_t)op->o[2].value, has_size = op->num - (uint32_t)op->variant > 3;
     const int early = (int)(model_random(&w->cta->cluster->random) & 1);
     for (uint32_t left = mask; left != 0; left &= left - 1) {
         const int l = __builtin_ctz(left);
@@ -14,6 +21,11 @@ static void copy_issue(warp_t *w, const op_t *op, uint32_t mask) {
         const uint64_t from = lane_value(w, &op->o[1], l);
         uint8_t *dst = model_at(w, op, SPACE_SHARED, to, bytes, l);
         if (dst == NULL) return;
+        const uint64_t policy = op->variant ? lane_value(w, &op->o[op->num - 1], l) : cache_policy;
+        if (policy != cache_policy) {
+            model_fault(w, op, l, "a cache policy that createpolicy has not made", policy);
+            return;
+        }
         if (size > bytes) {
             model_fault(w, op, l, "more bytes than the copy has", size);
             return;
@@ -145,6 +157,8 @@ static void copy_tell(warp_t *w, const op_t *op, uint32_t mask) {
 const op_name_t model_async_ops[] = {{"cp.async.cg.shared.global", copy_issue, 0, 0},
                                      {"cp.async.cg.shared.global.L2::128B", copy_issue, 0, 0},
                                      {"cp.async.cg.shared.global.L2::256B", copy_issue, 0, 0},
+                                     {"cp.async.cg.shared.global.L2::cache_hint.L2::128B", copy_issue, 0, 1},
+                                     {"createpolicy.fractional.L2::evict_first.b64", make_policy, 0, 0},
                                      {"cp.async.ca.shared.global", copy_issue, 0, 0},
                                      {"cp.async.commit_group", copy_commit, 0, 0},
                                      {"cp.async.wait_group", copy_wait, 0, 0},

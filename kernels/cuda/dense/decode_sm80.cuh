@@ -49,7 +49,7 @@ ATTN_DEV uint32_t ring_unit(int r, int c) {
 
 /* 16 whole rows of ROW_BYTES from global to the ring, from unit C0 of its rows on. */
 template <int ROW_BYTES, int RS, int C0>
-ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, int64_t stride, int lane) {
+ATTN_DEV void load_rows(uint64_t policy, uint32_t dst, const uint8_t *src, int64_t stride, int lane) {
     constexpr int CPR = ROW_BYTES / 16;
     if constexpr (CPR % 32 == 0) {
         const uint8_t *s = src + lane * 16;
@@ -57,20 +57,21 @@ ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, int64_t stride, int la
         for (int u = 0; u < 16; u++)
 #pragma unroll
             for (int c = 0; c < CPR / 32; c++)
-                cp_async<16>(dst + ring_unit<RS>(u, C0 + c * 32 + lane), s + (int64_t)u * stride + c * 512);
+                cp_async16_by(policy, dst + ring_unit<RS>(u, C0 + c * 32 + lane),
+                              s + (int64_t)u * stride + c * 512);
     } else if constexpr (32 % CPR == 0) {
         constexpr int RPI = 32 / CPR;
         int c = lane % CPR, r = lane / CPR;
         const uint8_t *s = src + r * stride + c * 16;
 #pragma unroll
         for (int u = 0; u < 16 / RPI; u++)
-            cp_async<16>(dst + ring_unit<RS>(u * RPI + r, C0 + c), s + (int64_t)(u * RPI) * stride);
+            cp_async16_by(policy, dst + ring_unit<RS>(u * RPI + r, C0 + c), s + (int64_t)(u * RPI) * stride);
     } else {
 #pragma unroll
         for (int u = 0; u < (16 * CPR + 31) / 32; u++) {
             int i = u * 32 + lane, r = i / CPR, c = i % CPR;
             if (16 * CPR % 32 == 0 || i < 16 * CPR)
-                cp_async<16>(dst + ring_unit<RS>(r, C0 + c), src + r * stride + c * 16);
+                cp_async16_by(policy, dst + ring_unit<RS>(r, C0 + c), src + r * stride + c * 16);
         }
     }
 }
@@ -78,20 +79,20 @@ ATTN_DEV void load_rows(uint32_t dst, const uint8_t *src, int64_t stride, int la
 /* The same with rows outside [lo, hi) and columns beyond row_bytes as zeros: what lies there may be NaN, and
  * 0 * NaN would reach the output. */
 template <int ROW_BYTES, int RS, int C0>
-ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int row_bytes, bool by8, int lo,
-                         int hi, int lane) {
+ATTN_DEV void load_block(uint64_t policy, uint32_t dst, const uint8_t *src, int64_t stride, int row_bytes,
+                         bool by8, int lo, int hi, int lane) {
     constexpr int CPR = ROW_BYTES / 16;
     if (lo <= 0 && hi >= 16 && row_bytes == ROW_BYTES && !by8) {
-        load_rows<ROW_BYTES, RS, C0>(dst, src, stride, lane);
+        load_rows<ROW_BYTES, RS, C0>(policy, dst, src, stride, lane);
     } else if (!by8) {
-#pragma unroll 2
+#pragma unroll 1
         for (int i = lane; i < 16 * CPR; i += 32) {
             int r = i / CPR, c = i % CPR;
             bool ok = r >= lo && r < hi && c * 16 < row_bytes;
             cp_async_zfill<16>(dst + ring_unit<RS>(r, C0 + c), ok ? src + r * stride + c * 16 : src, ok);
         }
     } else { /* 8-bit rows whose size or stride is an odd multiple of 8 bytes */
-#pragma unroll 2
+#pragma unroll 1
         for (int i = lane; i < 16 * CPR * 2; i += 32) {
             int r = i / (CPR * 2), c = i % (CPR * 2);
             bool ok = r >= lo && r < hi && c * 8 < row_bytes;
@@ -102,7 +103,8 @@ ATTN_DEV void load_block(uint32_t dst, const uint8_t *src, int64_t stride, int r
 }
 
 template <int KV, int DK, int DV, int NT>
-__global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 && DK <= 128 ? 2 : 1)
+__global__ void __launch_bounds__(32 * DECODE_WARPS,
+                                  NT == 1 && DK + DV <= (KV == DT_E4M3 ? 256 : 128) ? 2 : 1)
     decode_kernel(const __grid_constant__ flash_params p) {
     using T = decode_traits<KV, DK, DV, NT>;
     constexpr int MMA = T::MMA, EB = T::EB, ROWS = T::ROWS, STAGES = T::STAGES;
@@ -110,20 +112,20 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
     extern __shared__ __align__(128) uint8_t smem[];
     __shared__ row_exchange<ROWS> exchange;
 
-    /* counts, item and table address in one round trip; an item past the count is unused memory of the same
-     * list */
-    const int num_items = __ldg(&p.counts->num_items);
+    /* At once where there is no item: captured steps have a thousand such CTAs. Others need not wait for the
+     * counts (flash_params). */
+    if ((int)blockIdx.y >= p.listed_items && (int)blockIdx.y >= __ldg(&p.counts->num_items)) return;
     const int4 item4 = __ldg((const int4 *)p.items + 2 * blockIdx.y),
                item_view = __ldg((const int4 *)p.items + 2 * blockIdx.y + 1);
     const int32_t *const tables = p.counts->block_table;
     const int64_t table_stride = p.counts->block_table_stride;
-    if ((int)blockIdx.y >= num_items) return; /* at once: captured steps have a thousand such CTAs */
     /* Beside prefill, where all have items, one CTA ends after that launch: who waits for this one waits for
      * both. */
     const bool ends_last = p.beside && blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1;
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, nwarp = blockDim.x >> 5;
     const int g = lane >> 2, q = lane & 3;
-    const int head = blockIdx.x % p.num_kv_heads, rblock = blockIdx.x / p.num_kv_heads;
+    const int rblock = p.num_kv_heads == 1 ? (int)blockIdx.x : (int)__umulhi(blockIdx.x, p.heads_inverse);
+    const int head = blockIdx.x - rblock * p.num_kv_heads;
     const int seq = item4.x + p.seq_offset;
     const bool paged = p.page_size > 0;
     seq_view sv = view_of(item_view, p.first_key);
@@ -143,13 +145,29 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
 #endif
 
     /* This CTA's keys: the union of what its rows see, cut into pieces of a multiple of 64. */
-    int lo_first, hi_first, lo_last, hi_last;
-    visible_keys(p, sv, token_of(p, sv, row0), lo_first, hi_first);
-    visible_keys(p, sv, token_of(p, sv, min(rows - 1, row0 + ROWS - 1)), lo_last, hi_last);
-    int begin = lo_first & ~15, per = hi_last - begin;
-    if (item4.z > 1) per = ((per + item4.z - 1) / item4.z + 63) & ~63;
+    int lo_first = sv.first, hi_first = max(sv.kv_len, 0), lo_last = lo_first, hi_last = hi_first;
+    if (sv.q_len > 1 || !p.sees_all) {
+        visible_keys(p, sv, token_of(p, sv, row0), lo_first, hi_first);
+        visible_keys(p, sv, token_of(p, sv, min(rows - 1, row0 + ROWS - 1)), lo_last, hi_last);
+    }
+    const int begin = lo_first & ~15, pieces = item4.z;
+    int per = hi_last - begin;
+    if (pieces > 1) { /* mostly a power of two */
+        per += pieces - 1;
+        per = (((pieces & (pieces - 1)) == 0 ? per >> (31 - __clz(pieces)) : per / pieces) + 63) & ~63;
+    }
     const int t0 = begin + item4.y * per, t1 = min(hi_last, t0 + per);
     const int nb = t1 > t0 ? (t1 - t0 + 15) >> 4 : 0;
+
+    /* Loader. Lane i keeps the page of the warp's i-th next block, its entry in the table; the next 32 are
+     * fetched one round ahead. */
+    const int32_t *table = tables + (int64_t)seq * table_stride;
+    auto entry_of = [&](int i) {
+        const int b = warp + i * nwarp, t = t0 + b * 16;
+        const int at = p.page_shift >= 0 ? t >> p.page_shift : t / p.page_size;
+        return paged && b < nb ? __ldg(table + at) : 0;
+    };
+    int ids = entry_of(lane), ids_next = 0, li = 0, lstage = 0;
 
     /* Q^T fragments, asked for before the keys: both wait for memory at the same time. */
     uint32_t qf[NT][2 * QSTEP];
@@ -173,47 +191,35 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
         }
     }
 
-    /* Loader. Lane i keeps the page of the warp's i-th next block; the next 32 are fetched one round
-     * ahead. */
-    const pager pg(p.page_size > 0 ? p.page_size : 16);
-    const int32_t *table = tables + (int64_t)seq * table_stride;
-    const int64_t k0 = paged ? 0 : __ldg(p.k_start + seq); /* contiguous keys are no decoder's */
-    const uint8_t *kbase = (const uint8_t *)p.k + (k0 * p.k_token + (int64_t)head * p.k_head) * EB;
-    const uint8_t *vbase = (const uint8_t *)p.v + (k0 * p.v_token + (int64_t)head * p.v_head) * EB;
+    const uint64_t policy = read_once_policy();
+    const int k0 = paged ? 0 : __ldg(p.k_start + seq); /* contiguous keys are no decoder's */
+    const uint8_t *kbase = (const uint8_t *)p.k + (int64_t)head * p.k_head * EB;
     const uint32_t ring = smem_addr(smem) + warp * T::RING;
     const int kbytes = p.head_size * EB, vbytes = p.head_size_v * EB;
-    const bool by8 =
-        EB == 1 &&
-        (((p.k_token | p.k_head | p.k_page | p.v_token | p.v_head | p.v_page | kbytes | vbytes) & 8) ||
-         (((uintptr_t)p.k | (uintptr_t)p.v) & 8));
-    /* K and V of a token side by side: one row of twice the length, read in one piece */
-    const bool joined = kbase + kbytes == vbase && kbytes == DK * EB && vbytes == DV * EB && !by8 &&
-                        p.k_page == p.v_page && p.k_token == p.v_token;
-    auto page_of = [&](int i) { /* i counts this warp's blocks */
-                                int b = warp + i * nwarp;
-                                return paged && b < nb ? page_id(p, __ldg(table + pg.page(t0 + b * 16))) : 0;
-    };
-    int ids = page_of(lane), ids_next = page_of(32 + lane), li = 0, lstage = 0;
+    const bool by8 = EB == 1 && p.by8;
     auto load = [&]() {
         int b = warp + li * nwarp;
         if (b < nb) {
-            int tok = t0 + b * 16, page = __shfl_sync(~0u, ids, li & 31);
-            int64_t off = paged ? pg.offset(tok) : tok;
-            const uint8_t *ks = kbase + ((int64_t)page * p.k_page + off * p.k_token) * EB;
-            const uint8_t *vs = vbase + ((int64_t)page * p.v_page + off * p.v_token) * EB;
+            int tok = t0 + b * 16, page = page_id(p, __shfl_sync(~0u, ids, li & 31));
+            int off = !paged ? k0 + tok : p.page_shift >= 0 ? tok & (p.page_size - 1) : tok % p.page_size;
+            const uint8_t *ks = kbase + ((int64_t)page * p.k_page + (int64_t)off * p.k_token) * EB;
             uint32_t dst = ring + lstage * T::BLOCK;
             int lo = lo_first - tok, hi = t1 - tok;
-            if (joined && lo <= 0 && hi >= 16)
-                load_rows<(DK + DV) * EB, T::RS, 0>(dst, ks, p.k_token * EB, lane);
+            if (p.is_joined && lo <= 0 && hi >= 16)
+                load_rows<(DK + DV) * EB, T::RS, 0>(policy, dst, ks, p.k_token * EB, lane);
             else {
-                load_block<DK * EB, T::RS, 0>(dst, ks, p.k_token * EB, kbytes, by8, lo, hi, lane);
-                load_block<DV * EB, T::RS, DK * EB / 16>(dst, vs, p.v_token * EB, vbytes, by8, lo, hi, lane);
+                const uint8_t *vs =
+                    (const uint8_t *)p.v +
+                    ((int64_t)off * p.v_token + (int64_t)page * p.v_page + (int64_t)head * p.v_head) * EB;
+                load_block<DK * EB, T::RS, 0>(policy, dst, ks, p.k_token * EB, kbytes, by8, lo, hi, lane);
+                load_block<DV * EB, T::RS, DK * EB / 16>(policy, dst, vs, p.v_token * EB, vbytes, by8, lo, hi,
+                                                         lane);
             }
         }
         li++;
         if ((li & 31) == 0) {
             ids = ids_next;
-            ids_next = page_of(li + 32 + lane);
+            ids_next = entry_of(li + 32 + lane);
         }
         lstage = lstage + 1 == STAGES ? 0 : lstage + 1;
         cp_async_commit();
@@ -221,6 +227,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
         load();
+    ids_next = entry_of(32 + lane);
 
     /* What each of the thread's 2 * NT query rows sees. */
     int row_lo[NT][2], row_hi[NT][2], row_pos[NT][2];
@@ -353,8 +360,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, KV == DT_E4M3 && NT == 1 &&
         if (g == 0)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                exchange.top[warp][n * 8 + 2 * q + e] = m[n][e];
-                exchange.sum[warp][n * 8 + 2 * q + e] = l[n][e];
+                exchange.row[warp][n * 8 + 2 * q + e] = make_float2(m[n][e], l[n][e]);
             }
         float *r0 = so + (warp * ROWS + n * 8 + 2 * q) * T::ORS, *r1 = r0 + T::ORS;
 #pragma unroll
@@ -389,7 +395,7 @@ int launch_decode(const flash_params *p, const flash_decode_config *c, int num_i
         return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     }
     if (c->cluster > 1) bytes += inbox;
-    int row_blocks = (p->max_rows / p->num_kv_heads + T::ROWS - 1) / T::ROWS;
+    const int row_blocks = (p->max_rows / p->num_kv_heads + T::ROWS - 1) / T::ROWS;
     cudaLaunchConfig_t l = {};
     l.gridDim = dim3((unsigned)(p->num_kv_heads * row_blocks), (unsigned)num_items);
     l.blockDim = dim3((unsigned)c->warps * 32);
@@ -408,6 +414,18 @@ int launch_decode(const flash_params *p, const flash_decode_config *c, int num_i
     }
     flash_params x = *p;
     x.group_inverse = (uint32_t)(((1ull << 32) + (unsigned)p->group - 1) / (unsigned)p->group);
+    x.heads_inverse = (uint32_t)(((1ull << 32) + (unsigned)p->num_kv_heads - 1) / (unsigned)p->num_kv_heads);
+    x.sees_all = p->window_left < 0 && p->window_right < 0 && p->chunk == 0;
+    for (x.page_shift = 0; 1ll << x.page_shift < p->page_size; x.page_shift++)
+        ;
+    if (p->page_size > 0 && 1ll << x.page_shift != p->page_size) x.page_shift = -1;
+    const int64_t kbytes = p->head_size * T::EB, vbytes = p->head_size_v * T::EB;
+    x.by8 = T::EB == 1 && (((p->k_token | p->k_head | p->k_page | p->v_token | p->v_head | p->v_page |
+                             kbytes | vbytes | (int64_t)(uintptr_t)p->k | (int64_t)(uintptr_t)p->v) &
+                            8) != 0);
+    x.is_joined = !x.by8 && kbytes == DK * T::EB && vbytes == DV * T::EB &&
+                  (const char *)p->v - (const char *)p->k == kbytes && p->k_page == p->v_page &&
+                  p->k_token == p->v_token && (p->num_kv_heads == 1 || p->k_head == p->v_head);
     return (int)cudaLaunchKernelEx(&l, kernel, x);
 }
 

@@ -15,16 +15,16 @@ enum { DECODE_WARPS = 8, DECODE_CLUSTER = 8, MERGE_AT_ONCE = 16 };
 /* What the warps tell each other beside their sums: maximum and sum of weights of every row. */
 template <int ROWS>
 struct row_exchange {
-    float top[DECODE_WARPS][ROWS], sum[DECODE_WARPS][ROWS];
+    float2 row[DECODE_WARPS][ROWS];
     int is_last;
 };
 
 /* Where the CTAs of a cluster push: maximum and sum of every row, and each one's values of this CTA's share
- * of columns. */
+ * of columns, row after row. */
 template <int ROWS, int DV>
 struct cluster_inbox {
     float2 rows[DECODE_CLUSTER][ROWS];
-    float2 share[ROWS * DV / 2 + DECODE_CLUSTER];
+    float4 share[ROWS * DV / 4];
 };
 
 /* One CTA's share of the work: rows [row0, row0 + nrows) of a KV head, one piece of the keys. */
@@ -59,152 +59,201 @@ ATTN_DEV int take_ticket(int32_t *ticket) {
 #endif
 }
 
-template <int ROWS, int DV>
-ATTN_DEV row_part merge_warps(const float *so, const row_exchange<ROWS> &x, int r, int d) {
-    const int nwarp = blockDim.x >> 5;
-    float top[DECODE_WARPS];
-    row_part a = no_keys();
+/* Weighted sums of four columns; see row_part. */
+struct row_quad {
+    float top, sum;
+    float4 v;
+};
+
+/* Four columns of a row of PARTS warps or CTAs, whose maxima and sums are rows[.. * row_step] and whose
+ * values at[.. * step]. Code that a CTA runs once takes what its longest chain takes: all loads come first,
+ * and their number is known. */
+template <int PARTS>
+ATTN_DEV row_quad merge_parts(const float2 *rows, int row_step, const float *at, int step) {
+    float2 row[PARTS];
+    float4 v[PARTS];
 #pragma unroll
-    for (int w = 0; w < DECODE_WARPS; w++) {
-        top[w] = w < nwarp ? x.top[w][r] : NO_MAX;
-        a.top = fmaxf(a.top, top[w]);
+    for (int w = 0; w < PARTS; w++)
+        row[w] = rows[w * row_step], v[w] = *(const float4 *)(at + w * step);
+    row_quad a = {row[0].x, 0.f, make_float4(0.f, 0.f, 0.f, 0.f)};
+#pragma unroll
+    for (int w = 1; w < PARTS; w++)
+        a.top = fmaxf(a.top, row[w].x);
+#pragma unroll
+    for (int w = 0; w < PARTS; w++) {
+        const float f = ex2(row[w].x - a.top);
+        a.sum = fmaf(f, row[w].y, a.sum);
+        a.v.x = fmaf(f, v[w].x, a.v.x), a.v.y = fmaf(f, v[w].y, a.v.y);
+        a.v.z = fmaf(f, v[w].z, a.v.z), a.v.w = fmaf(f, v[w].w, a.v.w);
     }
-#pragma unroll
-    for (int w = 0; w < DECODE_WARPS; w++)
-        if (w < nwarp) {
-            const float2 v = *(const float2 *)(so + (w * ROWS + r) * (DV + 4) + d);
-            add_piece(a, top[w], x.sum[w][r], v);
-        }
     return a;
 }
 
 /* The parts of a row in every `step`th slot from `slot` on. A trip to memory for each MERGE_AT_ONCE of
  * them. */
-ATTN_DEV row_part merge_pieces(const flash_params &p, int slot, int step, int pieces, int row, int d) {
+ATTN_DEV row_quad merge_pieces(const flash_params &p, int slot, int step, int pieces, int row, int d) {
     const float *lse = p.part_lse + (int64_t)slot * p.max_rows + row,
                 *part = p.part_out + ((int64_t)slot * p.max_rows + row) * p.head_size_v + d;
     const int64_t lse_step = (int64_t)step * p.max_rows, part_step = lse_step * p.head_size_v;
-    row_part a = no_keys();
+    row_quad a = {NO_MAX, 0.f, make_float4(0.f, 0.f, 0.f, 0.f)};
 #pragma unroll 1
     for (int i = 0; i < pieces; i += MERGE_AT_ONCE) {
         float top[MERGE_AT_ONCE], most = a.top;
-        float2 v[MERGE_AT_ONCE];
+        float4 v[MERGE_AT_ONCE];
 #pragma unroll
         for (int k = 0; k < MERGE_AT_ONCE; k++) {
-            bool is_there = i + k < pieces;
+            const bool is_there = i + k < pieces;
             top[k] = is_there ? __ldcg(lse + (i + k) * lse_step) : -INFINITY;
-            v[k] = is_there ? __ldcg((const float2 *)(part + (i + k) * part_step)) : make_float2(0.f, 0.f);
+            v[k] = is_there ? __ldcg((const float4 *)(part + (i + k) * part_step))
+                            : make_float4(0.f, 0.f, 0.f, 0.f);
         }
 #pragma unroll
         for (int k = 0; k < MERGE_AT_ONCE; k++)
             most = fmaxf(most, top[k]);
-        a = under_top(a, most);
+        const float old = ex2(a.top - most);
+        a = {most, a.sum * old, make_float4(a.v.x * old, a.v.y * old, a.v.z * old, a.v.w * old)};
 #pragma unroll
-        for (int k = 0; k < MERGE_AT_ONCE; k++)
-            add_piece(a, top[k], 1.f, v[k]);
+        for (int k = 0; k < MERGE_AT_ONCE; k++) {
+            const float f = ex2(top[k] - most);
+            a.sum += f;
+            a.v.x = fmaf(f, v[k].x, a.v.x), a.v.y = fmaf(f, v[k].y, a.v.y);
+            a.v.z = fmaf(f, v[k].z, a.v.z), a.v.w = fmaf(f, v[k].w, a.v.w);
+        }
     }
     return a;
 }
 
 /* The result: the sink only enters the denominator (semantics 2.10). */
 ATTN_DEV void store_row(const flash_params &p, const seq_view &sv, int t, int h, int d, float vscale,
-                        const row_part &a) {
+                        const row_quad &a) {
     const float sink = p.sinks ? __ldg(p.sinks + h) * LOG2E : -INFINITY, top = fmaxf(a.top, sink),
                 mine = ex2(a.top - top), sum = fmaf(mine, a.sum, ex2(sink - top)),
                 f = sum > 0.f ? mine * vscale / sum : 0.f;
-    *(uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d) =
-        pack2_as(p.out_dtype, a.x * f, a.y * f);
+    uint32_t *out =
+        (uint32_t *)((uint16_t *)p.out + (int64_t)(sv.q0 + t) * p.out_token + (int64_t)h * p.out_head + d);
+    out[0] = pack2_as(p.out_dtype, a.v.x * f, a.v.y * f);
+    out[1] = pack2_as(p.out_dtype, a.v.z * f, a.v.w * f);
     if (d == 0 && p.lse)
         p.lse[(int64_t)(sv.q0 + t) * p.lse_token + (int64_t)h * p.lse_head] = natural_lse(top, sum);
 }
 
+/* Where the parts of a row lie, those of a CTA's warps or of a cluster's CTAs: maxima and sums at rows[part *
+ * row_step + row], values at[part * step + row * row_size + column]. */
+struct parts_view {
+    const float2 *rows;
+    const float *at;
+    int row_step, step, row_size;
+};
+
+template <int PARTS>
+ATTN_DEV row_quad merge_parts(const parts_view &v, int r, int column) {
+    return merge_parts<PARTS>(v.rows + r, v.row_step, v.at + r * v.row_size + column, v.step);
+}
+
+/* The columns of a row that this CTA of a cluster of 1 << log_width merges, all of them without one, by
+ * fours. */
+struct column_share {
+    int log_width, rank, quads;
+};
+
 #if __CUDA_ARCH__ >= 900
-/* This CTA's columns of what all CTAs of the cluster hold. Begins with the barrier that everybody has
- * started. */
-template <int ROWS, int DV>
-ATTN_DEV void push_shares(const decode_place &c, const float *so, const row_exchange<ROWS> &x,
-                          cluster_inbox<ROWS, DV> &inbox, int width, int share) {
-    const int rank = c.piece % width, total = c.nrows * (DV / 2);
+/* To each CTA of the cluster its columns. Begins with the barrier that everybody has started. */
+template <int WARPS, int ROWS, int DV>
+ATTN_DEV void push_shares(const decode_place &c, const column_share &s, const parts_view &warps,
+                          cluster_inbox<ROWS, DV> &inbox) {
+    constexpr int QUADS = DV / 4;
     cluster_wait();
-    for (int e = threadIdx.x; e < total; e += blockDim.x) {
-        int r = e / (DV / 2), d = e % (DV / 2) * 2, to = e / share;
-        const row_part a = merge_warps<ROWS, DV>(so, x, r, d);
-        st_cluster2(cluster_addr(smem_addr(&inbox.share[rank * share + e - to * share]), to),
-                    make_float2(a.x, a.y));
-        if (d < 2 * width) /* one thread of the row for each CTA */
-            st_cluster2(cluster_addr(smem_addr(&inbox.rows[rank][r]), d / 2), make_float2(a.top, a.sum));
+    for (int e = threadIdx.x; e < c.nrows * QUADS; e += WARPS * 32) {
+        const int r = e / QUADS, i = e % QUADS, to = (i << s.log_width) / QUADS;
+        const row_quad a = merge_parts<WARPS>(warps, r, 4 * i);
+        st_cluster4(
+            cluster_addr(smem_addr(&inbox.share[(s.rank * c.nrows + r) * s.quads + i - to * s.quads]), to),
+            a.v);
+        if (i >> s.log_width == 0) /* one thread of the row for each CTA */
+            st_cluster2(cluster_addr(smem_addr(&inbox.rows[s.rank][r]), i), make_float2(a.top, a.sum));
     }
-    __syncwarp(); /* head sizes up to 96 may leave half a warp out of the last round */
+    __syncwarp(); /* some head sizes leave a part of a warp out of the last round */
     cluster_sync();
 }
+#endif
 
-template <int ROWS, int DV>
-ATTN_DEV row_part merge_shares(const cluster_inbox<ROWS, DV> &inbox, int width, int share, int r, int i) {
-    row_part a = no_keys();
-    float2 row[DECODE_CLUSTER];
-#pragma unroll
-    for (int k = 0; k < DECODE_CLUSTER; k++) {
-        row[k] = k < width ? inbox.rows[k][r] : make_float2(NO_MAX, 0.f);
-        a.top = fmaxf(a.top, row[k].x);
+/* act(r, i, d, t, h): row r and quad i of the share, which are columns d to d + 3 of token t, head h. */
+template <int DV, class ACT>
+ATTN_DEV void for_share(const flash_params &p, const seq_view &sv, const decode_place &c,
+                        const column_share &s, ACT act) {
+    for (int e = threadIdx.x; e < c.nrows * s.quads; e += blockDim.x) {
+        const int r = (e << s.log_width) / (DV / 4), i = e - r * s.quads, d = 4 * (s.rank * s.quads + i);
+        const int row = c.row0 + r, t = token_of(p, sv, row), h = c.head * p.group + row - t * p.group;
+        if (d < p.head_size_v) act(r, i, d, t, h);
     }
-#pragma unroll
-    for (int k = 0; k < DECODE_CLUSTER; k++)
-        if (k < width) {
-            const float2 v = inbox.share[k * share + i];
-            add_piece(a, row[k].x, row[k].y, v);
-        }
-    return a;
 }
-#endif
 
-/* so: [warps][ROWS][DV + 4] sums of the warps; they and x are written, and all threads have met. width: CTAs
- * of a cluster, 1 without; they hold pieces that follow each other, and their number divides the
- * request's. */
-template <int ROWS, int DV>
-ATTN_DEV void merge_and_store(const flash_params &p, const seq_view &sv, const decode_place &c, int width,
-                              const float *so, row_exchange<ROWS> &x, cluster_inbox<ROWS, DV> &inbox) {
-    const float vscale = p.v_scale ? __ldg(p.v_scale + c.head * p.scale_stride) : 1.f;
-    const int total = c.nrows * (DV / 2), share = width > 1 ? (total + width - 1) / width : total;
-    const int rank = width > 1 ? c.piece % width : 0, begin = rank * share, end = min(total, begin + share);
-#if __CUDA_ARCH__ >= 900
-    if (width > 1) push_shares<ROWS, DV>(c, so, x, inbox, width, share);
-#endif
-    auto for_all = [&](auto &&act) {
-        for (int e = begin + (int)threadIdx.x; e < end; e += blockDim.x) {
-            int r = e / (DV / 2), d = e % (DV / 2) * 2, row = c.row0 + r;
-            int t = token_of(p, sv, row), h = c.head * p.group + row - t * p.group;
-            if (d < p.head_size_v) act(e, r, d, t, h);
-        }
-    };
-    for_all([&](int e, int r, int d, int t, int h) {
-        row_part a;
-#if __CUDA_ARCH__ >= 900
-        if (width > 1)
-            a = merge_shares<ROWS, DV>(inbox, width, share, r, e - begin);
-        else
-#endif
-            a = merge_warps<ROWS, DV>(so, x, r, d);
-        if (c.pieces == width) {
+/* is_whole: there are no pieces beside these parts. */
+template <int PARTS, int DV>
+ATTN_DEV void merge_share(const flash_params &p, const seq_view &sv, const decode_place &c,
+                          const column_share &s, const parts_view &parts, bool is_whole, float vscale) {
+    for_share<DV>(p, sv, c, s, [&](int r, int i, int d, int t, int h) {
+        const row_quad a = merge_parts<PARTS>(parts, r, s.log_width > 0 ? 4 * i : d);
+        if (is_whole) {
             store_row(p, sv, t, h, d, vscale, a);
             return;
         }
         const int64_t at = (int64_t)c.slot * p.max_rows + (int64_t)t * p.num_q_heads + h;
         const float f = a.sum > 0.f ? 1.f / a.sum : 0.f;
-        *(float2 *)(p.part_out + at * p.head_size_v + d) = make_float2(a.x * f, a.y * f);
-        if (d == 0 || e == begin) p.part_lse[at] = a.sum > 0.f ? a.top + lg2(a.sum) : -INFINITY;
+        *(float4 *)(p.part_out + at * p.head_size_v + d) =
+            make_float4(a.v.x * f, a.v.y * f, a.v.z * f, a.v.w * f);
+        if (i == 0) p.part_lse[at] = a.sum > 0.f ? a.top + lg2(a.sum) : -INFINITY;
     });
-    if (c.pieces == width) return;
-    const int first = c.slot - c.piece + rank, parts = c.pieces / width;
+}
+
+/* so: [warps][ROWS][DV + 4] sums of the warps; they and x are written, and all threads have met. width: CTAs
+ * of a cluster, 1 without; they hold pieces that follow each other, and their number divides the request's.
+ * Both are powers of two up to 8. */
+template <int ROWS, int DV>
+ATTN_DEV void merge_and_store(const flash_params &p, const seq_view &sv, const decode_place &c, int width,
+                              const float *so, row_exchange<ROWS> &x, cluster_inbox<ROWS, DV> &inbox) {
+    static_assert(DECODE_WARPS == 8 && DECODE_CLUSTER == 8 && DV % 32 == 0, "a share is whole quads");
+    const float vscale = p.v_scale ? __ldg(p.v_scale + c.head * p.scale_stride) : 1.f;
+    const int log_width = 31 - __clz(width), warps = blockDim.x >> 5;
+    const column_share s = {log_width, c.piece & (width - 1), (DV / 4) >> log_width};
+    parts_view parts = {&x.row[0][0], so, ROWS, ROWS * (DV + 4), DV + 4};
+    int count = warps;
+#if __CUDA_ARCH__ >= 900
+    if (width > 1) {
+        if (warps == 8)
+            push_shares<8>(c, s, parts, inbox);
+        else if (warps == 4)
+            push_shares<4>(c, s, parts, inbox);
+        else if (warps == 2)
+            push_shares<2>(c, s, parts, inbox);
+        else
+            push_shares<1>(c, s, parts, inbox);
+        parts = {&inbox.rows[0][0], (const float *)inbox.share, ROWS, 4 * c.nrows * s.quads, 4 * s.quads};
+        count = width;
+    }
+#endif
+    const bool is_whole = c.pieces == width;
+    if (count == 8)
+        merge_share<8, DV>(p, sv, c, s, parts, is_whole, vscale);
+    else if (count == 4)
+        merge_share<4, DV>(p, sv, c, s, parts, is_whole, vscale);
+    else if (count == 2)
+        merge_share<2, DV>(p, sv, c, s, parts, is_whole, vscale);
+    else
+        merge_share<1, DV>(p, sv, c, s, parts, is_whole, vscale);
+    if (is_whole) return;
+    const int first = c.slot - c.piece + s.rank, pieces = c.pieces >> log_width;
     __syncthreads();
     if (threadIdx.x == 0) {
         int32_t *ticket = p.tickets + (int64_t)first * p.ticket_stride + blockIdx.x;
-        x.is_last = take_ticket(ticket) == parts - 1;
+        x.is_last = take_ticket(ticket) == pieces - 1;
         if (x.is_last) *ticket = 0; /* for the next forward */
     }
     __syncthreads();
     if (x.is_last)
-        for_all([&](int, int, int d, int t, int h) {
-            store_row(p, sv, t, h, d, vscale, merge_pieces(p, first, width, parts, t * p.num_q_heads + h, d));
+        for_share<DV>(p, sv, c, s, [&](int, int, int d, int t, int h) {
+            store_row(p, sv, t, h, d, vscale,
+                      merge_pieces(p, first, width, pieces, t * p.num_q_heads + h, d));
         });
 }
 

@@ -86,7 +86,7 @@ typedef struct flash_params {
     const float *k_scale; /* [1] or [num_kv_heads], NULL: 1 */
     const float *v_scale;
     const float *q_scale; /* of an e4m3 q: [1] or [num_kv_heads], NULL: 1 */
-    int32_t *tickets; /* [slots, ticket_stride]: pieces that are done; 0 before and after a launch */
+    int32_t *tickets;     /* [slots, ticket_stride]: pieces that are done; 0 before and after a launch */
     const flash_tile *tiles;
     float *part_out; /* [slots, max_rows, head_size_v], f32, normalised per piece */
     float *part_lse; /* [slots, max_rows], base 2 */
@@ -100,9 +100,13 @@ typedef struct flash_params {
     int32_t max_rows;      /* query rows (tokens * num_q_heads) of the longest decode request */
     int32_t ticket_stride; /* at least the CTAs of an item */
     int32_t keys_per_tile; /* average of the batch's prefill tiles, for tuning only */
-    uint32_t
-        /* 2^32 / group rounded up: a row's token without a division; decode's launcher sets it */
-        group_inverse;
+    int32_t listed_items;  /* decode: as many items there are for certain; the counts need not be read */
+    /* Decode's launcher sets these, which its CTAs would all compute: 2^32 / group and 2^32 / num_kv_heads,
+     * rounded up, for divisions by them; log2 of the page size, -1 where it has none; whether a request's one
+     * token sees all keys; whether rows of keys can only be copied by 8 bytes; whether K and V of a token are
+     * one row. */
+    uint32_t group_inverse, heads_inverse;
+    int32_t page_shift, sees_all, by8, is_joined;
     int32_t piece_keys; /* prefill, > 0: a tile's result is that of piece first_key / piece_keys ... */
     int64_t out_piece, lse_piece; /* ... which lie so many elements apart */
     int64_t q_rows;               /* rows of q that exist */

@@ -59,7 +59,18 @@ ATTN_DEV void cp_async(uint32_t dst, const void *src) {
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(dst), "l"(src), "n"(BYTES) : "memory");
 }
-/* As above, but writes zeros and reads nothing where `valid` is false. */
+/* For bytes that are read once: they make way in the L2 for each other, before anything else does. */
+ATTN_DEV uint64_t read_once_policy() {
+    uint64_t x;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(x));
+    return x;
+}
+ATTN_DEV void cp_async16_by(uint64_t policy, uint32_t dst, const void *src) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
+                 "l"(policy)
+                 : "memory");
+}
+/* As cp_async, but writes zeros and reads nothing where `valid` is false. */
 template <int BYTES>
 ATTN_DEV void cp_async_zfill(uint32_t dst, const void *src, bool valid) {
     int n = valid ? BYTES : 0;
@@ -261,6 +272,11 @@ ATTN_DEV uint32_t cluster_addr(uint32_t addr, int rank) {
 }
 ATTN_DEV void st_cluster2(uint32_t addr, float2 v) {
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(addr), "f"(v.x), "f"(v.y) : "memory");
+}
+ATTN_DEV void st_cluster4(uint32_t addr, float4 v) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "f"(v.x), "f"(v.y),
+                 "f"(v.z), "f"(v.w)
+                 : "memory");
 }
 /* The two halves of cluster_sync. This arrival only says that the thread has started: nothing before it is
  * for others. */

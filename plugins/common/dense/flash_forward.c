@@ -143,6 +143,7 @@ static int launch(attn_instance_t *in, const flash_host_header *h, const flash_p
     dc.cluster = h->cluster;
     flash_params decode = *p;
     decode.beside = h->beside > 0;
+    decode.listed_items = h->listed_items;
     int e = 0;
     if (h->grid_items > 0 && !decode.beside) e = flash_decode_of(in)(&decode, &dc, h->grid_items, stream);
     if (!e && h->grid_tiles > 0 && h->device_lens != NULL) /* the decode kernel reads them itself */

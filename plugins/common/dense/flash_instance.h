@@ -71,6 +71,7 @@ typedef struct flash_step {
 typedef struct flash_host_header {
     gpu_header head;
     int32_t grid_items, grid_tiles; /* launch sizes; the real counts are on the device */
+    int32_t listed_items;           /* of grid_items, those that are there for certain */
     int32_t max_decode_tokens;
     int32_t many_rows, mode; /* which decode configuration */
     int32_t cluster;         /* of the decode kernel */

@@ -139,6 +139,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     }
 
     h->grid_items = plan.counts.num_items;
+    h->listed_items = capture ? 0 : h->grid_items;
     h->grid_tiles = plan.counts.num_tiles;
     h->max_decode_tokens = longest_decode;
     h->many_rows = many;
@@ -155,6 +156,8 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
                             ? b.num_reqs + in->limits.max_slots
                             : in->limits.max_items;
         h->grid_items = (h->grid_items + plan.cluster - 1) / plan.cluster * plan.cluster;
+        /* one request that is one cluster whatever its length: no later batch has more */
+        if (plan.mode == FLASH_LARGE_CTAS) h->grid_items = plan.cluster;
         h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_tiles : 0;
     }
     size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile);
