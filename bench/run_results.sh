@@ -13,8 +13,8 @@ fi
 machine=$1
 file=$2
 shift 2
-here=$(dirname "$0")
-sections=$(sed -n "/^$machine)/,/;;/"'s/^    run[a-z_]*\( [a-z]*\)\{0,1\} "\([^"]*\)" .*/\2/p' "$0")
+here=$(cd "$(dirname "$0")" && pwd)
+sections=$(sed -n "/^$machine)/,/;;/"'s/^    run[a-z_]*\( [a-z]*\)\{0,1\} "\([^"]*\)" .*/\2/p' "$here/run_results.sh")
 for title; do
     printf '%s\n' "$sections" | grep -qxF "$title" && continue
     printf 'run_results.sh: no section is called "%s"; %s has these:\n%s\n' "$title" "$machine" "$sections" >&2
@@ -110,6 +110,7 @@ h200)
     run "Encoders" bench/mm_encoder_bench plugins-built/mm_encoder.so
     run "Latent decode, kernels" bench/mla_decode_bench
     run "Latent layers through the ABI" bench/mla_bench plugins-built/mla.so
+    run "Latent layers that take turns" env MLA_LAYERS=8 bench/mla_bench plugins-built/mla.so
     run "Selected tokens through the ABI" bench/mla_bench plugins-built/mla_sparse.so
     run "Latent prefill" bench/mla_prefill_bench plugins-built/mla.so plugins-built/flash.so
     run "Selected tokens, kernels" bench/mla_sparse_bench

@@ -9,6 +9,12 @@ static const uint64_t cache_policy = UINT64_C(0x7b1c3d5e9f204681);
 static void make_policy(warp_t *w, const op_t *op, uint32_t mask) {
     EACH(lane_set(w, &op->o[0], l, cache_policy));
 }
+int model_is_policy(warp_t *w, const op_t *op, int lane) {
+    const uint64_t policy = lane_value(w, &op->o[op->num - 1], lane);
+    if (policy != cache_policy)
+        model_fault(w, op, lane, "a cache policy that createpolicy has not made", policy);
+    return policy == cache_policy;
+}
 
 /* op->variant: 1: the last operand is a policy. */
 static void copy_issue(warp_t *w, const op_t *op, uint32_t mask) {
@@ -21,11 +27,7 @@ static void copy_issue(warp_t *w, const op_t *op, uint32_t mask) {
         const uint64_t from = lane_value(w, &op->o[1], l);
         uint8_t *dst = model_at(w, op, SPACE_SHARED, to, bytes, l);
         if (dst == NULL) return;
-        const uint64_t policy = op->variant ? lane_value(w, &op->o[op->num - 1], l) : cache_policy;
-        if (policy != cache_policy) {
-            model_fault(w, op, l, "a cache policy that createpolicy has not made", policy);
-            return;
-        }
+        if (op->variant && !model_is_policy(w, op, l)) return;
         if (size > bytes) {
             model_fault(w, op, l, "more bytes than the copy has", size);
             return;

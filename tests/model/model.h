@@ -211,6 +211,8 @@ uint8_t *model_at(warp_t *w, const op_t *op, uint32_t space, uint64_t address, u
  * them anew. */
 void model_accumulators(warp_t *w, const op_t *op);
 void model_fault(warp_t *w, const op_t *op, int lane, const char *what, uint64_t address);
+/* Whether the last operand is what createpolicy makes; else a fault. */
+int model_is_policy(warp_t *w, const op_t *op, int lane);
 
 /* barriers.c. The mbarrier at an address, or NULL after a message. */
 mbarrier_t *model_barrier(warp_t *w, const op_t *op, uint32_t space, uint64_t address, int lane);

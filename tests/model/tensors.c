@@ -11,10 +11,10 @@ static const tensor_map_t *map_at(warp_t *w, const op_t *op, uint64_t address, i
     model_fault(w, op, lane, "no tensor map", address);
     return NULL;
 }
-/* Into shared memory: the place, map or address[, coordinates][, bytes], the mbarrier[, blocks]. variant: the
- * rank; plus 8: of several blocks; 0: plain bytes */
+/* Into shared memory: the place, map or address[, coordinates][, bytes], the mbarrier[, blocks][, policy].
+ * variant: the rank, 0 for plain bytes; plus 8: of several blocks; plus 16: under a cache policy */
 static void bulk_load(warp_t *w, const op_t *op, uint32_t mask) {
-    const int rank = op->variant & 7, is_multicast = op->variant >> 3;
+    const int rank = op->variant & 7, is_multicast = op->variant >> 3 & 1;
     for (uint32_t left = mask; left != 0; left &= left - 1) {
         const int l = __builtin_ctz(left);
         flight_t f = {.kind = rank ? FLIGHT_TENSOR : FLIGHT_BULK, .lane = l, .w = w, .op = op};
@@ -41,6 +41,7 @@ static void bulk_load(warp_t *w, const op_t *op, uint32_t mask) {
         }
         const uint64_t to = lane_value(w, &op->o[0], l), bar = lane_value(w, &op->o[next], l);
         const uint32_t ctas = is_multicast ? (uint32_t)lane_value(w, &op->o[next + 1], l) : 1;
+        if (op->variant & 16 && !model_is_policy(w, op, l)) return;
         for (uint32_t left_ctas = ctas; left_ctas != 0; left_ctas &= left_ctas - 1) {
             const uint64_t rank_of = (uint64_t)(__builtin_ctz(left_ctas) + 1) << CLUSTER_SHIFT;
             place_t place;
@@ -155,10 +156,19 @@ void model_stores_check(warp_t *w) {
     {                                                                                                        \
         "cp.async.bulk.tensor." #rank "d.global.shared::cta.bulk_group", bulk_store, 0, rank                 \
     }
+#define LOAD_BY(rank)                                                                                        \
+    {"cp.async.bulk.tensor." #rank "d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint",   \
+     bulk_load, 0, rank + 16},                                                                               \
+    {                                                                                                        \
+        "cp.async.bulk.tensor." #rank "d.shared::cluster.global.mbarrier::complete_tx::bytes"                \
+        ".multicast::cluster.L2::cache_hint",                                                                \
+            bulk_load, 0, rank + 24                                                                          \
+    }
 const op_name_t model_tensor_ops[] = {
     LOAD(1),
     LOAD(2),
     LOAD(3),
+    LOAD_BY(3),
     LOAD(4),
     LOAD(5),
     {"cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes", bulk_load, 0, 0},

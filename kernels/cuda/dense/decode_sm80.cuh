@@ -388,6 +388,10 @@ int launch_decode(const flash_params *p, const flash_decode_config *c, int num_i
     int bytes = c->warps * DECODE_SM80_WARP_SMEM(DK, DV, T::EB, NT);
     /* at open, outside any capture: the same limit by every instance, since others may be running */
     if (!p) {
+        /* all of them alike, so that one begins beside another, and beside those of peers_sm80.cu */
+        const int e = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                                cudaSharedmemCarveoutMaxShared);
+        if (e != cudaSuccess) return e;
         const int with_inbox =
             (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes + inbox);
         if (with_inbox == cudaSuccess) return cudaSuccess;

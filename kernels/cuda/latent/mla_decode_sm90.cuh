@@ -41,6 +41,7 @@ template <int CTAS>
 ATTN_DEV void mla90_produce(const mla_decode_sm90_params &P, mla90_shared &sh, uint32_t buffers, int rank,
                             int item0, int item1, const mla_item &first) {
     const mla_attend_params &p = P.p;
+    const uint64_t policy = read_once_policy();
     const int lane = threadIdx.x & 31, box = P.box_rows, boxes = MLA90_KEYS / box;
     int n = 0;
     for (int i = item0; i < item1; i++) {
@@ -68,9 +69,9 @@ ATTN_DEV void mla90_produce(const mla_decode_sm90_params &P, mla90_shared &sh, u
                     const uint32_t dst = to + slab * MLA90_SLAB + j * box * 128,
                                    bar = smem_addr(&sh.full[s][mla90_group_of(slab)]);
                     if constexpr (CTAS == 1)
-                        tma_3d(dst, &P.keys, slab * 64, row, page, bar);
+                        tma_3d_by(policy, dst, &P.keys, slab * 64, row, page, bar);
                     else
-                        tma_3d_multicast(dst, &P.keys, slab * 64, row, page, bar, (1 << CTAS) - 1);
+                        tma_3d_multicast_by(policy, dst, &P.keys, slab * 64, row, page, bar, (1 << CTAS) - 1);
                 }
             }
             at.locate(P, table, k0 + MLA90_KEYS, it.k_end);

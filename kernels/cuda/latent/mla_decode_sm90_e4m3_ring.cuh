@@ -51,6 +51,7 @@ template <class Shape>
 ATTN_DEV void mla_e4m3_produce(const mla_decode_sm90_params &P, typename Shape::shared &sh, uint32_t ring,
                                int rank_row, int item0, int item1) {
     const mla_attend_params &p = P.p;
+    const uint64_t policy = read_once_policy();
     const int lane = threadIdx.x & 31, box = P.box_rows, boxes = MLA90_KEYS / box;
     int stage = 0, phase = 1;
     for (int i = item0; i < item1; i++) {
@@ -69,9 +70,10 @@ ATTN_DEV void mla_e4m3_produce(const mla_decode_sm90_params &P, typename Shape::
             for (int b = 0; b < count; b++) {
                 const int page = __shfl_sync(~0u, at.page, b), row = __shfl_sync(~0u, at.row, b);
                 if (lane < 4)
-                    tma_3d(to + lane * MLA90_RAW_BOX + b * box * 128, &P.keys, lane * 128, row, page, bar);
+                    tma_3d_by(policy, to + lane * MLA90_RAW_BOX + b * box * 128, &P.keys, lane * 128, row,
+                              page, bar);
                 else if (lane == 4)
-                    tma_3d(to + 4 * MLA90_RAW_BOX + b * box * 64, &P.rope, 512, row, page, bar);
+                    tma_3d_by(policy, to + 4 * MLA90_RAW_BOX + b * box * 64, &P.rope, 512, row, page, bar);
             }
             at.locate(P, table, k0 + MLA90_KEYS, it.k_end);
             if (++stage == Shape::STAGES) stage = 0, phase ^= 1;

@@ -53,6 +53,7 @@ template <int SLOTS>
 ATTN_DEV void mla_narrow_produce(const mla_decode_sm90_params &P, uint64_t *full, uint64_t *empty,
                                  uint32_t ring, int item0, int item1) {
     const mla_attend_params &p = P.p;
+    const uint64_t policy = read_once_policy();
     const int lane = threadIdx.x & 31, box = P.box_rows, boxes = MLA90_KEYS / box;
     const int bytes = box * 128;
     int slot = 0, phase = 1;
@@ -71,7 +72,7 @@ ATTN_DEV void mla_narrow_produce(const mla_decode_sm90_params &P, uint64_t *full
                 if (lane == 0) mbar_expect(bar, count * bytes);
                 for (int b = 0; b < count; b++) {
                     const int page = __shfl_sync(~0u, now.page, b), row = __shfl_sync(~0u, now.row, b);
-                    if (lane == 0) tma_3d(to + b * bytes, &P.keys, slab * 64, row, page, bar);
+                    if (lane == 0) tma_3d_by(policy, to + b * bytes, &P.keys, slab * 64, row, page, bar);
                 }
                 if (++slot == SLOTS) slot = 0, phase ^= 1;
             }

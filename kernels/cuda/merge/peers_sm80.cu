@@ -25,6 +25,7 @@
 #include "merge_element_sm80.cuh"
 #include "peers_params.h"
 
+#include <atomic>
 #include <cuda_runtime.h>
 
 using namespace attn_cuda;
@@ -196,6 +197,24 @@ __global__ void __launch_bounds__(THREADS) query_packed_kernel(const __grid_cons
         }
 }
 
+/* A kernel that wants another share of an SM's memory as shared memory than one that runs may begin only when
+ * that one has ended. Attention wants all there is, and so do those that wait for the attention of a rank on
+ * the same device. Set once for each device. */
+template <void (*KERNEL)(peers_params)>
+static int launch(const peers_params *p, unsigned grid, unsigned threads, void *stream) {
+    static std::atomic<uint64_t> is_set;
+    int device = 0;
+    cudaError_t e = cudaGetDevice(&device);
+    const uint64_t bit = 1ull << (device & 63);
+    if (e == cudaSuccess && !(is_set.load(std::memory_order_relaxed) & bit)) {
+        e = cudaFuncSetAttribute(KERNEL, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
+        is_set.fetch_or(bit, std::memory_order_relaxed);
+    }
+    return e != cudaSuccess ? (int)e
+                            : launch_after(KERNEL, grid, (int)threads, 0, stream, *p, can_start_early());
+}
+
 static unsigned blocks_of(const peers_params *p, int64_t threads) {
     const int64_t blocks = (threads + THREADS - 1) / THREADS, most = MOST_BLOCKS / (p->world - 1);
     return (unsigned)(blocks < most ? blocks : most);
@@ -205,17 +224,14 @@ extern "C" int peers_query_run(const peers_params *p, void *stream) {
     const int64_t bytes = (int64_t)p->tokens * p->heads * p->size * p->unit;
     if (p->unit * p->size % 8 == 0 && 2 * (uint64_t)bytes <= p->packed_bytes) {
         const unsigned grid = blocks_of(p, bytes / 8);
-        return p->unit == 16
-                   ? launch_after(query_packed_kernel<uint4>, grid, THREADS, 0, stream, *p, can_start_early())
-                   : launch_after(query_packed_kernel<uint16_t>, grid, THREADS, 0, stream, *p,
-                                  can_start_early());
+        return p->unit == 16 ? launch<query_packed_kernel<uint4>>(p, grid, THREADS, stream)
+                             : launch<query_packed_kernel<uint16_t>>(p, grid, THREADS, stream);
     }
     const int64_t units = p->from ? (int64_t)p->tokens * p->heads * p->size : 1,
                   blocks = (units + THREADS - 1) / THREADS;
     const unsigned grid = (unsigned)(blocks < LINK_BLOCKS ? blocks : LINK_BLOCKS); /* its last one waits */
-    return p->unit == 16
-               ? launch_after(query_kernel<uint4>, grid, THREADS, 0, stream, *p, can_start_early())
-               : launch_after(query_kernel<uint16_t>, grid, THREADS, 0, stream, *p, can_start_early());
+    return p->unit == 16 ? launch<query_kernel<uint4>>(p, grid, THREADS, stream)
+                         : launch<query_kernel<uint16_t>>(p, grid, THREADS, stream);
 }
 
 /* ------------------------------------------------------------------- results */
@@ -389,11 +405,9 @@ __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ p
 
 template <int TYPE, how HOW>
 static int join(const peers_params *p, unsigned grid, void *stream) {
-    return p->world <= 2
-               ? launch_after(join_kernel<2, TYPE, HOW>, grid, THREADS, 0, stream, *p, can_start_early())
-           : p->world <= 4
-               ? launch_after(join_kernel<4, TYPE, HOW>, grid, THREADS, 0, stream, *p, can_start_early())
-               : launch_after(join_kernel<8, TYPE, HOW>, grid, THREADS, 0, stream, *p, can_start_early());
+    return p->world <= 2   ? launch<join_kernel<2, TYPE, HOW>>(p, grid, THREADS, stream)
+           : p->world <= 4 ? launch<join_kernel<4, TYPE, HOW>>(p, grid, THREADS, stream)
+                           : launch<join_kernel<8, TYPE, HOW>>(p, grid, THREADS, stream);
 }
 
 template <int TYPE>
@@ -402,7 +416,7 @@ static int join_in(const peers_params *p, how way, void *stream) {
                   blocks = (threads + THREADS - 1) / THREADS;
     if (way == PACKED) return join<TYPE, PACKED>(p, blocks_of(p, threads), stream);
     if (blocks <= MOST_BLOCKS / (p->world - 1)) return join<TYPE, BY_FLAGS>(p, (unsigned)blocks, stream);
-    const int e = launch_after(wait_kernel, 1, 32, 0, stream, *p, can_start_early());
+    const int e = launch<wait_kernel>(p, 1, 32, stream);
     return e ? e : join<TYPE, WAITED>(p, (unsigned)(blocks < LINK_BLOCKS ? blocks : LINK_BLOCKS), stream);
 }
 
