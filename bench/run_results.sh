@@ -74,7 +74,8 @@ h200)
 132 SMs, 4.8 TB/s nominal. Sustained is the median after 150 to 200 ms of the same load, burst the median of 12 ms after
 120 ms of rest; calls are replays of captured graphs. "of" is the share of that run'\''s ceiling: read and copy in GB/s,
 matmul (bf16, 8192 cubed) in TFLOP/s. Random normal inputs, pages in random order. FLOPs count visible pairs only. Rows of
-one section compare; machines of the kind and runs differ by 1 to 2 %, at the power limit by up to 6 %.
+one section compare; machines of the kind and runs differ by 1 to 2 %, at the power limit by up to 6 %. A replay finds in
+the L2 what is left of the one before: of caches of up to a few times 50 MB a part, unless layers or copies take turns (D4).
 '
     device=$(nvidia-smi --query-gpu=name,driver_version,power.limit --format=csv,noheader | head -n 1)
     ;;

@@ -46,6 +46,8 @@ static const context_config_t configs[] = {
     FLASH(KV8, E4M3, 256, "sm80", 1e-2, 2e-3, 0),
     FLASH(KV8, 0, 256, "sm80", 1e-2, 2e-3, 0),
     FLASH(0, 0, 256, "auto", 1e-2, 2e-3, 0),
+    FLASH(0, 0, 4, "auto", 1e-2, 2e-3, 0),
+    FLASH(0, 0, 1, "auto", 1e-2, 2e-3, 0),
     TRITON(KV8, E4M3, 256, 0, 1e-2, 2e-3),
     TRITON(KV8, E4M3, 1, 0, 1e-2, 2e-3),
     TRITON(KV8, 0, 256, 0, 1e-2, 2e-3),

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that exchange in each other's memory (semantics 8.6), as threads of one device with a stream each:
  * against one rank in double; captured steps that are replayed; a rank that does not come, and one that
- * refuses its arguments. Results never go through the host here: its all_to_all is refused. */
+ * refuses its arguments. Results never go through the host here: its all_to_all is refused.
+ * PEERS_TEST_PARTS=1: batches in parts too, whose ranks may wait for each other until their limit when they
+ * share a device (merge-notes.md); peers_nccl has them with a device each. */
 #include "part.h"
 #include "../layer/ranks_threads.h"
 #include "ranks_cases.h"
@@ -251,23 +253,18 @@ static void two_members(attn_context_t *const *contexts) {
     attn_comm_threads_destroy(all);
 }
 
-/* A case runs `times` times: whether a rank is late where the others have gone on is a matter of luck. In
- * parts, a kernel of one rank begins beside one that waits for it, which a device only does where both want
- * as much of its SMs as shared memory (peers_sm80.cu); latent attention's projections do not, and peers_nccl
- * has them with a device each. */
-static void families(attn_context_t *const *contexts, int in_parts, int most, int times, uint64_t seed) {
+/* A case runs `times` times: whether a rank is late where the others have gone on is a matter of luck. */
+static void families(attn_context_t *const *contexts, const char *how, int most, int times, uint64_t seed) {
     for (size_t i = 0; i < NUM_GPU_CASES; i++)
         for (int world = 2; world <= most; world++) {
             const struct rank_case *c = &gpu_cases[i];
-            if (in_parts && c->role == ATTN_ROLE_MLA && !c->absorbed) continue;
             if (!part_in_time()) continue;
             rank_bias = 0;
             double worst = 0;
             for (int n = 0; n < times && worst < c->tolerance; n++)
                 worst = run_peers(c, world, contexts, seed + (uint64_t)i);
             ok(worst < c->tolerance && rank_bias < RANK_MOST_BIAS * c->tolerance,
-               "%s over %d ranks%s, %s (%.1e, mean %.1e)", c->backend, world, in_parts ? " in parts" : "",
-               c->what, worst, rank_bias);
+               "%s over %d ranks%s, %s (%.1e, mean %.1e)", c->backend, world, how, c->what, worst, rank_bias);
         }
 }
 
@@ -281,15 +278,13 @@ int main(void) {
     for (int r = 0; r < MAX_WORLD; r++)
         contexts[r] = rank_context_of("reference, flash, triton_like, mla", "");
     two_members(contexts);
-    families(contexts, 0, MAX_WORLD, 1, seed);
-    for (int r = 0; r < MAX_WORLD; r++) {
+    families(contexts, "", MAX_WORLD, 1, seed);
+    for (int r = 0; r < MAX_WORLD && getenv("PEERS_TEST_PARTS") != NULL; r++) {
         attn_context_destroy(contexts[r]);
         contexts[r] =
             rank_context_of("reference, flash, triton_like, mla", "[attn]\nrank_part_bytes = 2000\n");
     }
-    /* More ranks in parts have more kernels that wait for each other than one device promises to run side by
-     * side; peers_nccl has them with a device each. */
-    families(contexts, 1, 2, 4, seed);
+    if (getenv("PEERS_TEST_PARTS") != NULL) families(contexts, " in parts", 2, 4, seed);
     for (int r = 0; r < MAX_WORLD; r++)
         attn_context_destroy(contexts[r]);
     return tap_done();
