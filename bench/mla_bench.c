@@ -2,8 +2,8 @@
 /* mla_bench PLUGIN.so [PROJECTIONS [latent [TEXT]]]: times of one whole MLA layer step (absorption,
  * attention, merge, values) through the plugin ABI, as replays of one captured graph: median after 150 ms of
  * the same load. PROJECTIONS: the option, auto, cublas or own; latent: queries come absorbed and latents
- * leave (anything else: they do not). Rows whose name contains TEXT. MLA_LAYERS=N: as in a model of N
- * layers, each with its own cache and weights, which take turns and find nothing of theirs in the L2. */
+ * leave (anything else: they do not). Rows whose name contains TEXT. MLA_LAYERS=N, at most 16: layers
+ * with caches and weights of their own take turns, as a model's do. */
 #include "mla_step.h"
 
 #include <attn/attn_plugin.h>
@@ -17,6 +17,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 enum { MOST_LAYERS = 16 };
+static int layers = 1;
 enum holes { NO_HOLES, HALF_AT_RANDOM, HALF_AT_END, NUM_HOLES };
 
 /* Half of the positions of each list name nothing. */
@@ -34,10 +35,6 @@ static void make_holes(const mla_step *s, enum holes holes) {
 static void run(const attn_backend_t *backend, const attn_problem_t *p, const char *name, int reqs,
                 int query_len, int seq_len, enum holes holes) {
     mla_step all[MOST_LAYERS];
-    const char *text = getenv("MLA_LAYERS");
-    const int wanted = text == NULL ? 1 : atoi(text), layers = wanted < 1             ? 1
-                                                               : wanted < MOST_LAYERS ? wanted
-                                                                                      : MOST_LAYERS;
     int32_t q[256], lens[256];
     cudaStream_t stream;
     cudaGraph_t graph;
@@ -98,6 +95,12 @@ int main(int argc, char **argv) {
     if (plugin == NULL || mla_test_set(MLA_TEST_PROJECTIONS, argc > 2 ? argv[2] : "auto") != 0) {
         fprintf(stderr, "usage: mla_bench PLUGIN.so [auto|cublas|own [latent]]\n%s\n",
                 argc > 1 && file == NULL ? dlerror() : "");
+        return 2;
+    }
+    const char *text = getenv("MLA_LAYERS");
+    if (text != NULL) layers = atoi(text);
+    if (layers < 1 || layers > MOST_LAYERS) {
+        fprintf(stderr, "MLA_LAYERS is %s; wanted are 1 to %d layers\n", text, MOST_LAYERS);
         return 2;
     }
     const attn_backend_t *backend = plugin->backends[0];

@@ -59,43 +59,33 @@ ATTN_DEV int take_ticket(int32_t *ticket) {
 #endif
 }
 
-/* Weighted sums of four columns; see row_part. */
-struct row_quad {
-    float top, sum;
-    float4 v;
-};
-
 /* Four columns of a row of PARTS warps or CTAs, whose maxima and sums are rows[.. * row_step] and whose
  * values at[.. * step]. Code that a CTA runs once takes what its longest chain takes: all loads come first,
  * and their number is known. */
 template <int PARTS>
-ATTN_DEV row_quad merge_parts(const float2 *rows, int row_step, const float *at, int step) {
+ATTN_DEV row_part merge_parts(const float2 *rows, int row_step, const float *at, int step) {
     float2 row[PARTS];
     float4 v[PARTS];
 #pragma unroll
     for (int w = 0; w < PARTS; w++)
         row[w] = rows[w * row_step], v[w] = *(const float4 *)(at + w * step);
-    row_quad a = {row[0].x, 0.f, make_float4(0.f, 0.f, 0.f, 0.f)};
+    row_part a = {row[0].x, 0.f, make_float4(0.f, 0.f, 0.f, 0.f)};
 #pragma unroll
     for (int w = 1; w < PARTS; w++)
         a.top = fmaxf(a.top, row[w].x);
 #pragma unroll
-    for (int w = 0; w < PARTS; w++) {
-        const float f = ex2(row[w].x - a.top);
-        a.sum = fmaf(f, row[w].y, a.sum);
-        a.v.x = fmaf(f, v[w].x, a.v.x), a.v.y = fmaf(f, v[w].y, a.v.y);
-        a.v.z = fmaf(f, v[w].z, a.v.z), a.v.w = fmaf(f, v[w].w, a.v.w);
-    }
+    for (int w = 0; w < PARTS; w++)
+        add_piece(a, row[w].x, row[w].y, v[w]);
     return a;
 }
 
 /* The parts of a row in every `step`th slot from `slot` on. A trip to memory for each MERGE_AT_ONCE of
  * them. */
-ATTN_DEV row_quad merge_pieces(const flash_params &p, int slot, int step, int pieces, int row, int d) {
+ATTN_DEV row_part merge_pieces(const flash_params &p, int slot, int step, int pieces, int row, int d) {
     const float *lse = p.part_lse + (int64_t)slot * p.max_rows + row,
                 *part = p.part_out + ((int64_t)slot * p.max_rows + row) * p.head_size_v + d;
     const int64_t lse_step = (int64_t)step * p.max_rows, part_step = lse_step * p.head_size_v;
-    row_quad a = {NO_MAX, 0.f, make_float4(0.f, 0.f, 0.f, 0.f)};
+    row_part a = {NO_MAX, 0.f, make_float4(0.f, 0.f, 0.f, 0.f)};
 #pragma unroll 1
     for (int i = 0; i < pieces; i += MERGE_AT_ONCE) {
         float top[MERGE_AT_ONCE], most = a.top;
@@ -110,22 +100,17 @@ ATTN_DEV row_quad merge_pieces(const flash_params &p, int slot, int step, int pi
 #pragma unroll
         for (int k = 0; k < MERGE_AT_ONCE; k++)
             most = fmaxf(most, top[k]);
-        const float old = ex2(a.top - most);
-        a = {most, a.sum * old, make_float4(a.v.x * old, a.v.y * old, a.v.z * old, a.v.w * old)};
+        a = under_top(a, most);
 #pragma unroll
-        for (int k = 0; k < MERGE_AT_ONCE; k++) {
-            const float f = ex2(top[k] - most);
-            a.sum += f;
-            a.v.x = fmaf(f, v[k].x, a.v.x), a.v.y = fmaf(f, v[k].y, a.v.y);
-            a.v.z = fmaf(f, v[k].z, a.v.z), a.v.w = fmaf(f, v[k].w, a.v.w);
-        }
+        for (int k = 0; k < MERGE_AT_ONCE; k++)
+            add_piece(a, top[k], 1.f, v[k]);
     }
     return a;
 }
 
 /* The result: the sink only enters the denominator (semantics 2.10). */
 ATTN_DEV void store_row(const flash_params &p, const seq_view &sv, int t, int h, int d, float vscale,
-                        const row_quad &a) {
+                        const row_part &a) {
     const float sink = p.sinks ? __ldg(p.sinks + h) * LOG2E : -INFINITY, top = fmaxf(a.top, sink),
                 mine = ex2(a.top - top), sum = fmaf(mine, a.sum, ex2(sink - top)),
                 f = sum > 0.f ? mine * vscale / sum : 0.f;
@@ -146,7 +131,7 @@ struct parts_view {
 };
 
 template <int PARTS>
-ATTN_DEV row_quad merge_parts(const parts_view &v, int r, int column) {
+ATTN_DEV row_part merge_parts(const parts_view &v, int r, int column) {
     return merge_parts<PARTS>(v.rows + r, v.row_step, v.at + r * v.row_size + column, v.step);
 }
 
@@ -165,7 +150,7 @@ ATTN_DEV void push_shares(const decode_place &c, const column_share &s, const pa
     cluster_wait();
     for (int e = threadIdx.x; e < c.nrows * QUADS; e += WARPS * 32) {
         const int r = e / QUADS, i = e % QUADS, to = (i << s.log_width) / QUADS;
-        const row_quad a = merge_parts<WARPS>(warps, r, 4 * i);
+        const row_part a = merge_parts<WARPS>(warps, r, 4 * i);
         st_cluster4(
             cluster_addr(smem_addr(&inbox.share[(s.rank * c.nrows + r) * s.quads + i - to * s.quads]), to),
             a.v);
@@ -193,7 +178,7 @@ template <int PARTS, int DV>
 ATTN_DEV void merge_share(const flash_params &p, const seq_view &sv, const decode_place &c,
                           const column_share &s, const parts_view &parts, bool is_whole, float vscale) {
     for_share<DV>(p, sv, c, s, [&](int r, int i, int d, int t, int h) {
-        const row_quad a = merge_parts<PARTS>(parts, r, s.log_width > 0 ? 4 * i : d);
+        const row_part a = merge_parts<PARTS>(parts, r, s.log_width > 0 ? 4 * i : d);
         if (is_whole) {
             store_row(p, sv, t, h, d, vscale, a);
             return;

@@ -18,26 +18,24 @@ constexpr float LOG2E = 1.4426950408889634f;
 constexpr float LN2 = 0.6931471805599453f;
 constexpr float NO_MAX = LOWEST; /* maximum of a row without keys: finite, so that no inf - inf appears */
 
-/* Weighted sums of two columns over some keys of a row, the weights' maximum (base 2) and their sum. */
+/* Weighted sums of four columns over some keys of a row, the weights' maximum (base 2) and their sum. */
 struct row_part {
-    float top, sum, x, y;
+    float top, sum;
+    float4 v;
 };
-ATTN_DEV row_part no_keys() {
-    return row_part{NO_MAX, 0.f, 0.f, 0.f};
-}
 
 /* The same sums under another maximum. */
 ATTN_DEV row_part under_top(const row_part &a, float top) {
     const float f = ex2(a.top - top);
-    return row_part{top, a.sum * f, a.x * f, a.y * f};
+    return row_part{top, a.sum * f, make_float4(a.v.x * f, a.v.y * f, a.v.z * f, a.v.w * f)};
 }
 
 /* Adds a piece with maximum `top`, sum of weights `sum` and values v; a.top covers it already. */
-ATTN_DEV void add_piece(row_part &a, float top, float sum, float2 v) {
+ATTN_DEV void add_piece(row_part &a, float top, float sum, float4 v) {
     const float f = ex2(top - a.top);
     a.sum = fmaf(f, sum, a.sum);
-    a.x = fmaf(f, v.x, a.x);
-    a.y = fmaf(f, v.y, a.y);
+    a.v.x = fmaf(f, v.x, a.v.x), a.v.y = fmaf(f, v.y, a.v.y);
+    a.v.z = fmaf(f, v.z, a.v.z), a.v.w = fmaf(f, v.w, a.v.w);
 }
 
 /* The LSE of a row. top: its maximum in base-2 units, sum: of 2^(score - top); NaN stays. */

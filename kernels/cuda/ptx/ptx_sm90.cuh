@@ -57,15 +57,8 @@ ATTN_DEV void tma_3d_by(uint64_t policy, uint32_t dst, const void *map, int a, i
                  "l"(map), "r"(a), "r"(b), "r"(c), "r"(bar), "l"(policy)
                  : "memory");
 }
-/* The same into every CTA of the cluster whose bit is set in `ctas`: at the same offsets of its shared
- * memory, completing on its own barrier. */
-ATTN_DEV void tma_3d_multicast(uint32_t dst, const void *map, int a, int b, int c, uint32_t bar,
-                               uint16_t ctas) {
-    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 ".multicast::cluster [%0], [%1, {%2,%3,%4}], [%5], %6;" ::"r"(dst),
-                 "l"(map), "r"(a), "r"(b), "r"(c), "r"(bar), "h"(ctas)
-                 : "memory");
-}
+/* That into every CTA of the cluster whose bit is set in `ctas`: at the same offsets of its shared memory,
+ * completing on its own barrier. */
 ATTN_DEV void tma_3d_multicast_by(uint64_t policy, uint32_t dst, const void *map, int a, int b, int c,
                                   uint32_t bar, uint16_t ctas) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
