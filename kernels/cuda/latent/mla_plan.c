@@ -129,30 +129,62 @@ enum { ITEM_COST = 2, LEAST_PIECE = 2, CUT_COST = 4, CUT_ROWS = 1024, NARROW_ROW
  * that the last round of whole ones is no matter. */
 enum { SPARSE_CUT_COST = 3, SPARSE_CUT_ROWS = 3072, SPARSE_ROUNDS = 16 };
 
-/* The tiles of a slice for the trials; k_begin is the number of key tiles, the cost of each is that and
- * ITEM_COST. */
+/* A request's tiles are dealt out side by side where each request has as many, to as many shares of the parts,
+ * so that they meet its keys at the same time and all but one find them in the L2: at most SIDES of them, and
+ * unless more than one part in LOST would have no share. */
+enum { SIDES = 8, LOST = 32 };
+
+/* Tiles for the trials; k_begin is the number of key tiles, the cost of each is that and ITEM_COST. */
 typedef struct tile_list {
-    const mla_item *tiles;
-    int32_t count;
-    int64_t work, longest; /* sum and maximum of the costs */
+    const mla_item *tiles; /* [sides][count], the first tile of each request, then the second of each .. */
+    int32_t count, sides;
+    int32_t parts;         /* of a side */
+    int64_t work, longest; /* sum and maximum of the costs of the last side, which has the longest tiles */
 } tile_list;
+
+/* Tiles of each request, 1 where they differ in that or may not be dealt out side by side. */
+static int32_t equal_sides(const mla_plan_input *in, const mla_item *tiles, int32_t count) {
+    int32_t sides = 0;
+    while (sides < count && tiles[sides].request == tiles[0].request)
+        sides++;
+    if (in->topk || sides < 2 || sides > SIDES || count % sides || in->parts % sides * LOST > in->parts)
+        return 1;
+    for (int32_t i = 0; i < count; i += sides)
+        if (tiles[i + sides - 1].request != tiles[i].request ||
+            (i + sides < count && tiles[i + sides].request == tiles[i].request))
+            return 1;
+    return sides;
+}
 
 /* They are at the end of the array of items, where this slice's items cannot reach those that are still to
  * be read: each of them becomes an item at least. Returns 0, or -1 where there is no room. */
-static int list_tiles(const mla_plan_input *in, tile_walk w, const plan_lists *out, tile_list *list) {
+static int list_tiles(const mla_plan_input *in, const tile_walk start, const plan_lists *out,
+                      tile_list *list) {
     mla_item *first = out->items + out->num_items, it;
     const int32_t room = out->limits->max_items - out->num_items;
-    *list = (tile_list){NULL, 0, 0, 0};
-    for (; next_tile(in, &w, &it); list->count++) {
-        if (list->count >= room) return -1;
+    tile_walk w = start;
+    int32_t n = 0;
+    for (; next_tile(in, &w, &it); n++) {
+        if (n >= room) return -1;
         it.k_begin = cdiv(it.k_end, MLA_TILE_KEYS);
-        first[list->count] = it;
-        const int64_t cost = it.k_begin + ITEM_COST;
+        first[n] = it;
+    }
+    const int32_t sides = equal_sides(in, first, n);
+    mla_item *tiles = first + (room - n);
+    memmove(tiles, first, (size_t)n * sizeof *first);
+    *list = (tile_list){tiles, n / sides, sides, in->parts / sides, 0, 0};
+    if (sides > 1) {
+        w = start;
+        for (int32_t i = 0; i < n && next_tile(in, &w, &it); i++) {
+            it.k_begin = cdiv(it.k_end, MLA_TILE_KEYS);
+            tiles[i % sides * list->count + i / sides] = it;
+        }
+    }
+    for (int32_t i = n - list->count; i < n; i++) {
+        const int64_t cost = tiles[i].k_begin + ITEM_COST;
         list->work += cost;
         list->longest = cost > list->longest ? cost : list->longest;
     }
-    list->tiles = first + (room - list->count);
-    memmove(first + (room - list->count), first, (size_t)list->count * sizeof *first);
     return 0;
 }
 
@@ -163,17 +195,17 @@ typedef struct deal_result {
     int64_t cut_rows; /* of all pieces of cut tiles, as they count */
 } deal_result;
 
-/* Deals the tiles out to parts of at most `budget` each, in order; writes the lists where `out` is given.
- * Returns 0, or -1 where there is no room. A tile longer than the budget takes a part of its own where it may
- * not be cut. */
-static int deal(const mla_plan_input *in, const tile_list *list, int64_t budget, int cut, deal_result *d,
-                plan_lists *out) {
+/* Deals one side's tiles out to parts of at most `budget` each, in order; writes the lists where `out` is
+ * given. Returns 0, or -1 where there is no room. A tile longer than the budget takes a part of its own where
+ * it may not be cut. */
+static int deal_side(const mla_plan_input *in, const tile_list *list, int32_t side, int64_t budget, int cut,
+                     deal_result *d, plan_lists *out) {
     int32_t part = 0;
     int64_t left = budget, least_left = budget;
     *d = (deal_result){0, 0, 0};
     if (out) out->parts[0] = out->num_items;
     for (int32_t i = 0; i < list->count; i++) {
-        const mla_item *tile = &list->tiles[i];
+        const mla_item *tile = &list->tiles[side * list->count + i];
         const int32_t tiles = tile->k_begin, rows = tile->num_rows, keys = tile->k_end;
         int32_t at = 0;
         if (!out && tiles + ITEM_COST <= left) { /* as below; most tiles of a trial take this way */
@@ -187,6 +219,7 @@ static int deal(const mla_plan_input *in, const tile_list *list, int64_t budget,
                 if (cut ? take < LEAST_PIECE : left < budget) { /* this part is full */
                     least_left = left < least_left ? left : least_left;
                     part++, left = budget;
+                    if (out && part >= list->parts) return -1;
                     if (out) out->parts[part] = out->num_items;
                     continue;
                 }
@@ -200,24 +233,43 @@ static int deal(const mla_plan_input *in, const tile_list *list, int64_t budget,
         } while (at < tiles);
     }
     if (out)
-        for (int32_t i = part; i < in->parts; i++)
+        for (int32_t i = part; i < list->parts; i++)
             out->parts[i + 1] = out->num_items;
     d->parts = part + 1;
     d->longest = budget - (left < least_left ? left : least_left);
     return 0;
 }
 
+/* Tries a budget on the side with the longest tiles: with shorter ones no part ends earlier. */
+static void try_deal(const mla_plan_input *in, const tile_list *list, int64_t budget, int cut,
+                     deal_result *d) {
+    deal_side(in, list, list->sides - 1, budget, cut, d, NULL);
+    d->cut_rows *= list->sides;
+}
+
+/* Writes the lists, side by side; returns as deal_side does. */
+static int deal(const mla_plan_input *in, const tile_list *list, int64_t budget, int cut, plan_lists *out) {
+    int32_t *parts = out->parts;
+    deal_result d;
+    for (int32_t side = 0; side < list->sides; side++, out->parts += list->parts)
+        if (deal_side(in, list, side, budget, cut, &d, out)) return -1;
+    out->parts = parts;
+    for (int32_t i = list->sides * list->parts; i < in->parts; i++)
+        parts[i + 1] = out->num_items;
+    return 0;
+}
+
 static int fits(const mla_plan_input *in, const tile_list *list, int64_t budget, int cut) {
     deal_result d;
-    deal(in, list, budget, cut, &d, NULL);
-    return d.parts <= in->parts;
+    try_deal(in, list, budget, cut, &d);
+    return d.parts <= list->parts;
 }
 
 /* The smallest budget with which `parts` parts are enough; so are they with more, since no part then ends
  * earlier. high: one that is enough, or 0: then it is near the even share where tiles may be cut, and at most
  * the longest tile beyond it where not, so steps up from there grow until one is enough. */
 static int64_t least_budget(const mla_plan_input *in, const tile_list *list, int cut, int64_t high) {
-    int64_t low = cdiv(list->work, in->parts), step = 1;
+    int64_t low = cdiv(list->work, list->parts), step = 1;
     if (!cut && low < list->longest) low = list->longest;
     if (low < ITEM_COST + LEAST_PIECE) low = ITEM_COST + LEAST_PIECE;
     if (high < low)
@@ -244,21 +296,21 @@ static int list_parts(const mla_plan_input *in, tile_walk w, plan_lists *out) {
               cut_rows = in->topk ? SPARSE_CUT_ROWS : CUT_ROWS;
     if (list_tiles(in, w, out, &list)) return -1;
     if (in->topk && list.count >= (int64_t)SPARSE_ROUNDS * in->parts)
-        return deal(in, &list, INT64_MAX, 0, &d, out);
+        return deal(in, &list, INT64_MAX, 0, out);
     int cut = in->slots > 0;
     if (cut) {
         const int64_t least = least_budget(in, &list, 1, 0);
         for (int64_t b = least; b <= least + 4 && b + cut_cost < cost; b++) {
-            deal(in, &list, b, 1, &d, NULL);
+            try_deal(in, &list, b, 1, &d);
             const int64_t c = b + cut_cost + d.cut_rows / cut_rows;
             if (c < cost) cost = c, budget = b;
         }
-        deal(in, &list, cost, 0, &d, NULL);
+        try_deal(in, &list, cost, 0, &d);
         whole = d.longest;
-        cut = whole > cost || d.parts > in->parts; /* else whole tiles end no later */
+        cut = whole > cost || d.parts > list.parts; /* else whole tiles end no later */
     }
     if (!cut) budget = least_budget(in, &list, 0, whole);
-    return deal(in, &list, budget, cut, &d, out);
+    return deal(in, &list, budget, cut, out);
 }
 
 int mla_plan_build(const mla_plan_input *in, const mla_plan_limits *limits, mla_slice *slices,

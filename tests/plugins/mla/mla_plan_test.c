@@ -29,7 +29,7 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
     memset(covered, 0xff, ((size_t)rows + 1) * sizeof *covered);
     const char *wrong = NULL;
     int n = mla_plan_build(&in, &l, slices, items, splits, in.parts ? parts : NULL), next_item = 0,
-        next_split = 0, next_row = 0;
+        next_split = 0;
     if (n < 0) wrong = "a capacity does not hold";
     for (int s = 0; in.is_bound && s < n; s++) { /* rows count from the first of their request */
         for (int i = slices[s].first_item; i < slices[s].first_item + slices[s].num_items; i++) {
@@ -62,7 +62,6 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
             if (it->num_rows < 1 || it->num_rows > in.tile_rows || it->first_row < low ||
                 it->first_row + it->num_rows > high)
                 wrong = "a tile lies outside its slice";
-            if (piece == 0 && it->first_row != next_row) wrong = "rows are left out or come twice";
             int32_t t0 = it->first_row / in.num_heads, t1 = (it->first_row + it->num_rows - 1) / in.num_heads;
             if (t0 < b->q_start[it->request] || t1 >= b->q_start[it->request + 1] || (in.topk && t0 != t1))
                 wrong = "a tile holds rows of two lists of keys";
@@ -74,19 +73,17 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
                 covered[r] = it->k_end;
             }
             if (it->slot < 0) {
-                next_row = it->first_row + it->num_rows;
+                if (piece) wrong = "a whole tile between the pieces of another";
             } else if (split >= next_split || it->slot >= l.max_slots || slot_used[it->slot]++ ||
                        it->slot != splits[split].slot + piece || it->first_row != splits[split].first_row ||
                        it->num_rows != splits[split].num_rows) {
                 wrong = "a piece does not fit its split";
             } else if (++piece == splits[split].pieces) {
                 piece = 0, split++, (*num_cut)++;
-                next_row = it->first_row + it->num_rows;
             }
         }
         if (split != next_split || piece != 0) wrong = wrong ? wrong : "a split lacks pieces";
     }
-    if (!wrong && next_row != rows) wrong = "rows at the end are left out";
     for (int r = 0; r < b->num_reqs && !wrong; r++)
         for (int32_t t = b->q_start[r]; t < b->q_start[r + 1]; t++)
             for (int h = 0; h < in.num_heads; h++) {
@@ -107,8 +104,11 @@ static void random_batches(uint64_t seed) {
     for (int i = 0; i < 3000; i++) {
         batch_t b = {.num_reqs = (int32_t)tap_rand_in(&seed, 0, MAX_REQS)};
         int kind = (int)tap_rand_in(&seed, 0, 3);
+        const int32_t equal = (int32_t)tap_rand_in(&seed, 1, 9);
         for (int r = 0; r < b.num_reqs; r++) {
-            int32_t q = kind == 0 ? 1 : (int32_t)tap_rand_in(&seed, 0, kind == 1 ? 3 : 60);
+            int32_t q = kind == 0   ? 1
+                        : kind == 2 ? equal
+                                    : (int32_t)tap_rand_in(&seed, 0, kind == 1 ? 3 : 60);
             b.q_start[r + 1] = b.q_start[r] + q;
             b.seq_lens[r] = q + (int32_t)tap_rand_in(&seed, 0, kind == 3 ? 40000 : 300);
         }
@@ -183,6 +183,59 @@ static void balanced_parts(void) {
         lens[r] = r % 2 ? 64 * 200 : 64 * 4;
     int longest = longest_part(q_start, lens, 128, 128, 66, 66, &cut);
     ok(longest >= 198 && longest <= 205, "mixed lengths: at most %d tiles a part, 198 on average", longest);
+}
+
+/* How many of the parts of the first share have, item by item, the keys of another part for each of the other
+ * `tiles` - 1 tiles of a request: parts meet them at the same time and the L2 serves all but one. */
+static int parts_side_by_side(int reqs, int32_t length, int tiles, int parts, int *splits_in_all) {
+    enum { MOST = 128 };
+    int32_t q_start[MOST + 1], lens[MOST], part[133];
+    for (int r = 0; r <= reqs; r++)
+        q_start[r] = r * tiles;
+    for (int r = 0; r < reqs; r++)
+        lens[r] = length;
+    mla_plan_input in = {.q_start = q_start,
+                         .seq_lens = lens,
+                         .num_reqs = reqs,
+                         .num_heads = 128,
+                         .slots = parts,
+                         .tile_rows = 128,
+                         .parts = parts,
+                         .slice_tokens = 1024};
+    mla_plan_limits l = {.max_seqs = reqs, .max_tokens = reqs * tiles};
+    mla_plan_capacity(&l, &in);
+    mla_slice slice = {0};
+    mla_item *items = calloc((size_t)l.max_items, sizeof *items);
+    mla_split *splits = calloc((size_t)l.max_splits + 1, sizeof *splits);
+    int alike = 0;
+    const int share = parts / tiles;
+    if (mla_plan_build(&in, &l, &slice, items, splits, part) == 1)
+        for (int p = 0; p < share; p++) {
+            int same = 1;
+            for (int side = 1; side < tiles; side++)
+                for (int i = 0, n = part[p + 1] - part[p], q = p + side * share; i < n && same; i++) {
+                    const mla_item *a = &items[part[p] + i], *b = &items[part[q] + i];
+                    same = part[q + 1] - part[q] == n && a->request == b->request &&
+                           a->k_begin == b->k_begin && b->first_row == a->first_row + side * 128;
+                }
+            alike += same;
+        }
+    *splits_in_all = slice.num_splits;
+    free(items), free(splits);
+    return alike;
+}
+
+/* Requests with several tokens of 128 heads: each token is a tile, and all of them read the same keys. */
+static void tiles_side_by_side(void) {
+    int cut = 0;
+    is_int(parts_side_by_side(64, 8192, 2, 66, &cut), 33, "64 requests of two tokens: parts in pairs");
+    is_int(cut, 0, "nothing is cut");
+    is_int(parts_side_by_side(20, 8190, 2, 66, &cut), 33, "20: the same");
+    ok(cut > 0, "with %d tiles cut", cut);
+    is_int(parts_side_by_side(100, 4000, 3, 66, &cut), 22, "three tokens: by threes");
+    is_int(parts_side_by_side(64, 8192, 4, 66, &cut), 16, "four: two parts of 66 have nothing");
+    is_int(parts_side_by_side(16, 8192, 7, 66, &cut) < 9, 1,
+           "seven: three of 66 would have nothing, so in order");
 }
 
 /* Items and the longest part in key tiles of one token of each of `tokens` requests over lists of 2048. */
@@ -312,6 +365,7 @@ int main(void) {
     wrong = check_plan(&one, in, l, &cut);
     ok(wrong == NULL && cut == 0, "without slots nothing is cut (%s)", wrong ? wrong : "");
     balanced_parts();
+    tiles_side_by_side();
     sparse_parts();
     kernel_choice();
     random_batches(tap_seed());
