@@ -12,8 +12,15 @@
 namespace attn_cuda {
 
 ATTN_DEV void cp_async_row16(uint32_t dst, const void *src, bool valid) {
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
                  "r"(valid ? 16 : 0)
+                 : "memory");
+}
+/* The same under an L2 policy. dst must not be known to be uniform but for an offset of the lane: of such an
+ * address the assembler of CUDA 13.0 makes an illegal instruction (tests/plugins/kernel_code.sh). */
+ATTN_DEV void cp_async_row16_by(uint64_t policy, uint32_t dst, const void *src, bool valid) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(dst),
+                 "l"(src), "r"(valid ? 16 : 0), "l"(policy)
                  : "memory");
 }
 /* Arrives once all earlier cp.async of this thread have landed. */
@@ -141,19 +148,22 @@ struct sparse_gather {
         return copy;
     }
 
+    /* By a policy: read once, they leave the L2 to keys, which many tokens of a prompt want. */
     ATTN_DEV void queries(const mla_item &it) const {
         const int chunk = lane & 7;
+        const uint64_t policy = read_once_policy();
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             const int r = warp * 8 + (lane >> 3) + 4 * j, row = it.first_row + (r < it.num_rows ? r : 0);
+            const uint32_t to = __shfl_sync(~0u, at(sm.q(), r, chunk), lane); /* not uniform, see above */
             const uint16_t *latent =
                 (const uint16_t *)p.absorbed + (row - p.slice_row0) * p.absorbed_row + chunk * 8;
             const uint16_t *rope = (const uint16_t *)p.query + (row / p.num_heads) * p.q_token +
                                    (row % p.num_heads) * p.q_head + p.nope + chunk * 8;
 #pragma unroll
             for (int s = 0; s < 9; s++)
-                cp_async_row16(at(sm.q() + s * MLA90_SLAB, r, chunk), s < 8 ? latent + s * 64 : rope,
-                               r < it.num_rows);
+                cp_async_row16_by(policy, to + s * MLA90_SLAB, s < 8 ? latent + s * 64 : rope,
+                                  r < it.num_rows);
         }
         cp_async_arrive(sm.q_full());
         if (threadIdx.x == SPARSE_THREADS - 1) {

@@ -161,7 +161,7 @@ struct sparse_math {
         }
     }
 
-    /* 16 rows x 256 columns of a warp as 16-bit numbers, 16 columns at a time. */
+    /* 16 rows x 256 columns of a warp as 16-bit numbers, 16 columns at a time; streamed, as queries are. */
     ATTN_DEV void store_latent(const mla_item &it, const float (&inv)[2]) const {
         const uint32_t at = sm.stage(SIDE * 4 + warp);
         uint16_t *out = (uint16_t *)p.latent +
@@ -176,7 +176,7 @@ struct sparse_math {
                         pack2<DT>(x[4] * inv[0], x[5] * inv[0]), pack2<DT>(x[6] * inv[1], x[7] * inv[1]));
             __syncwarp();
             uint4 v = ld_shared_v4(from);
-            if (r < rows) *(uint4 *)(out + r * SPARSE_LATENT + t * 16 + (lane & 1) * 8) = v;
+            if (r < rows) __stcs((uint4 *)(out + r * SPARSE_LATENT + t * 16 + (lane & 1) * 8), v);
             __syncwarp();
         }
     }
