@@ -36,6 +36,7 @@ struct test_case {
     int window = 0, decode_tokens = 0, splits = 0, force_sm80 = 1, per_head = 0;
     double cap = 0;
     bool sinks = false, alibi = false, extreme = false, captured = false;
+    bool packed = false;     /* tiles of several heads, by the longest query (flash_pack_prefill) */
     bool e4m3_query = false; /* q becomes e4m3 with scale 1/2; q_dtype is that of the output */
     int far = 0;             /* scores far from zero: see set_far */
     double level = 0, scale = 0;
@@ -240,6 +241,14 @@ static void run_case(const test_case &c) {
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc[0]) || flash_choose_prefill(&shape, &device, &pc)) {
         ok(0, "%s: a kernel is chosen", c.name.c_str());
+        return;
+    }
+    int longest = 0;
+    for (const auto &x : c.lens)
+        longest = std::max(longest, x.first);
+    flash_prefill_config pairs = pc;
+    if (c.packed && flash_pack_prefill(&shape, &pairs, longest, &pc)) {
+        ok(0, "%s: heads have room in a tile", c.name.c_str());
         return;
     }
     for (int i = 1; i < FLASH_MODES; i++) {
@@ -564,6 +573,29 @@ static std::vector<test_case> all_cases() {
             c.page = i % 3 == 2 ? 128 : 16, c.layout = i % 3, c.window = i % 5 == 4 ? 150 : 0;
             c.sinks = i % 6 == 5;
         });
+    /* few tokens of several heads a tile: all of a tile's rows, or heads that it has not; more tiles than
+     * multiprocessors, and few; contexts of one block and of many */
+    for (auto hh :
+         std::vector<std::pair<int, int>>{{16, 4}, {64, 8}, {10, 2}, {14, 2}, {12, 4}, {24, 2}, {32, 2}})
+        for (int mode = 0; mode < 12; mode++)
+            add("packed", [&](test_case &c) {
+                const int group = hh.first / hh.second, most = group == 3 || group == 4 ? 32 : 16;
+                c.lens.clear();
+                for (int i = 0; i < (mode % 3 == 2 ? 5 : 80); i++) {
+                    const int q = i % 11 == 5 ? 0 : 1 + (i * 7 + mode) % (mode == 6 ? most / 2 : most);
+                    c.lens.push_back({q, mode % 3 == 0 ? q + i % 40 : q + (i * 131 + mode * 977) % 3000});
+                }
+                c.packed = true, c.hq = hh.first, c.hkv = hh.second, c.decode_tokens = 0, c.force_sm80 = 0;
+                c.d = mode == 3 || mode == 9 ? 256 : mode == 5 || mode == 8 || mode == 11 ? 64 : 128;
+                c.q_dtype = mode % 4 == 2 ? FLASH_F16 : FLASH_BF16;
+                c.layout = mode == 11 ? CONTIGUOUS : mode % 3, c.page = mode % 2 ? 16 : 64;
+                c.kv_dtype = mode == 4 || mode == 7 ? FLASH_E4M3 : 0, c.per_head = mode == 7;
+                c.causal = mode == 5 ? 0 : mode == 10 ? 2 : 1, c.sinks = mode == 1 || mode == 8;
+                c.window = mode == 8 || mode == 9 ? 100 : 0, c.alibi = mode == 6,
+                c.cap = mode == 10 ? 20. : 0.;
+                c.chunk = 0;
+                if (mode == 2 || mode == 0) c.far = FAR_ONE, c.level = 1e10, c.scale = mode == 2 ? 8 : 0.1;
+            });
     add("auto", [&](test_case &c) { c.lens = {{1, 65536}}, c.hq = 8, c.hkv = 2; });
     add("auto", [&](test_case &c) { c.lens = {{1, 9000}, {1, 300}, {2, 20000}, {1, 1}}, c.sinks = true; });
     return v;

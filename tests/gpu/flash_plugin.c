@@ -4,6 +4,7 @@
  * errors that name the parameter. FLASH_TEST_CASES=N sets the number of random cases;
  * ATTN_TEST_PART, ATTN_TEST_SECONDS: part.h. */
 #include "dense_step.h"
+#include "kit/case/case_families.h"
 #include "part.h"
 
 #include <attn/attn_plugin_util.h>
@@ -36,6 +37,44 @@ static void random_cases(uint64_t seed) {
     ok(failed == 0 && served > taken / 3,
        "%d random cases agree with the reference (%d failed, %d of %d are served)", served, failed, served,
        taken);
+}
+
+/* Steps of a few tokens a request, of so many requests that they are tiles of several heads: flash_plan_test
+ * has 48 requests of 232 keys too. Lengths differ here, a request has no tokens, and inputs are of every
+ * family in turn. */
+static void packed_steps(uint64_t seed) {
+    static const struct {
+        uint32_t heads, kv_heads, head_size, cache, window;
+        int tokens;
+        uint64_t features;
+    } shapes[] = {{32, 8, 128, ATTN_KV_AUTO, 0, 16, 0},
+                  {64, 8, 128, ATTN_KV_AUTO, 0, 8, ATTN_F_SINK},
+                  {40, 8, 128, ATTN_KV_AUTO, 0, 8, ATTN_F_DEVICE_LENGTHS},
+                  {32, 4, 128, ATTN_KV_AUTO, 0, 24, 0},
+                  {32, 8, 128, ATTN_KV_FP8_E4M3, 0, 16, 0},
+                  {64, 8, 64, ATTN_KV_AUTO, 128, 8, ATTN_F_SINK},
+                  {16, 8, 256, ATTN_KV_AUTO, 0, 16, ATTN_F_ALIBI}};
+    enum { SHAPES = sizeof shapes / sizeof shapes[0], REQS = 48 };
+    for (int i = 0; i < 2 * SHAPES; i++) {
+        const int at = i % SHAPES;
+        char why[2048] = "", text[256];
+        int served = 0;
+        kit_case_t c;
+        kit_case_start(&c, ATTN_ROLE_DECODER, seed + (uint64_t)i);
+        attn_problem_t *p = &c.problem;
+        p->dtype = i % 4 == 3 ? ATTN_DTYPE_FLOAT16 : ATTN_DTYPE_BFLOAT16;
+        p->num_heads = shapes[at].heads, p->num_kv_heads = shapes[at].kv_heads;
+        p->head_size = shapes[at].head_size, p->kv_cache_dtype = shapes[at].cache;
+        p->sliding_window = shapes[at].window, p->features |= shapes[at].features;
+        p->scale = 1 / sqrt(p->head_size);
+        c.family = (uint32_t)(i * 3 % KIT_NUM_E4M3_FAMILIES);
+        for (int r = 0; r < REQS; r++)
+            kit_case_add(&c, r == 7 ? 0 : shapes[at].tokens - r % 5, 232 - r * 13 % 90);
+        if (!part_takes()) continue;
+        const int passed = run_one(flash, &c, why, sizeof why, &served);
+        ok(passed && served, "%d requests of at most %d tokens: %s", REQS, shapes[at].tokens,
+           passed && served ? kit_case_text(&c, text, sizeof text) : why);
+    }
 }
 
 /* Host time of forward, and the portable kernels over the same batch. */
@@ -256,6 +295,7 @@ int main(void) {
     if (flash == NULL || diffkv == NULL || reference == NULL) bail_out("%s: %s", file, why);
     uint64_t seed = tap_seed();
     steps();
+    packed_steps(seed);
     random_cases(seed);
     return tap_done();
 }

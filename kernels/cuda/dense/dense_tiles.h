@@ -35,9 +35,12 @@
                          ((warpgroups) == 3 ? 132 : 192))
 #define PREFILL_SM90_HAS_SHORT(dk, dv, warpgroups, block_keys)                                               \
     ((warpgroups) == 2 && PREFILL_SM90_HOLDS_Q(dk, dv, warpgroups, block_keys))
-/* A tile of two warpgroups may be two heads that share their keys. */
+/* A tile of two warpgroups may be two heads that share their keys; where requests have few tokens, a tile may
+ * be more of them, of three warpgroups too. */
 #define PREFILL_SM90_PAIRS(dk, dv, warpgroups)                                                               \
     ((warpgroups) == 2 && (dk) == (dv) && ((dk) == 128 || (dk) == 256))
+#define PREFILL_SM90_PACKS(dk, dv, warpgroups)                                                               \
+    (PREFILL_SM90_PAIRS(dk, dv, warpgroups) || ((warpgroups) == 3 && (dk) == 64 && (dv) == 64))
 #define PREFILL_SM90_CHUNKS(d) (((d) + 63) / 64)
 #define PREFILL_SM90_Q_BUFFERS(holds_q, warpgroups, q_buffers)                                               \
     ((holds_q) && (warpgroups) == 3 ? 1 : (q_buffers))

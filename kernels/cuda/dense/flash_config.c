@@ -130,6 +130,26 @@ static int choose_e4m3(const flash_shape *s, const flash_device *d, flash_prefil
     return c->smem_bytes + 1024 <= d->smem_optin ? 0 : -1;
 }
 
+int flash_pack_prefill(const flash_shape *s, const flash_prefill_config *prefill, int32_t tokens,
+                       flash_prefill_config *c) {
+    const int bytes = prefill->kind == FLASH_PREFILL_SM90_E4M3, group = s->num_q_heads / s->num_kv_heads;
+    if (prefill->kind != FLASH_PREFILL_SM90 && (!bytes || s->q_dtype == FLASH_E4M3)) return -1;
+    const flash_sm90_class *k = &(bytes ? flash_e4m3_classes : flash_sm90_classes)[prefill->class_index];
+    if (!PREFILL_SM90_PACKS(k->dim.dk, k->dim.dv, k->warpgroups)) return -1;
+    int tile_tokens = 16;
+    while (tile_tokens < tokens)
+        tile_tokens *= 2;
+    if (tile_tokens > 64) return -1;
+    const int most = 64 * k->warpgroups / tile_tokens;
+    int tiles = (group + most - 1) / most;
+    while (group % tiles != 0)
+        tiles++;
+    *c = *prefill;
+    c->block_rows = tile_tokens;
+    c->tile_heads = group / tiles;
+    return c->tile_heads > 1 && c->tile_heads >= prefill->tile_heads ? 0 : -1;
+}
+
 int flash_choose_prefill(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
     if (!shape_is_served(s) || d->major < 8) return -1;
     if (choose_sm90(s, d, c) == 0 || choose_e4m3(s, d, c) == 0) return 0;

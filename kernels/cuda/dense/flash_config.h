@@ -48,7 +48,7 @@ typedef struct flash_prefill_config {
     int32_t kind; /* enum flash_prefill_kind, 0: no kernel */
     int32_t class_index;
     int32_t block_rows; /* query tokens of a tile; packed rows (token * group + head) when packed */
-    int32_t tile_heads; /* query heads of a tile, whose rows are the tokens of one after those of the other */
+    int32_t tile_heads; /* query heads of a tile, whose rows are the tokens of one after those of another */
     int32_t packed;
     int32_t smem_bytes;
 } flash_prefill_config;
@@ -91,6 +91,10 @@ int flash_choose_decode(const flash_shape *shape, const flash_device *device, fl
 void flash_resize_decode(const flash_shape *shape, const flash_device *device, int mode,
                          flash_decode_config *config);
 int flash_choose_prefill(const flash_shape *shape, const flash_device *device, flash_prefill_config *config);
+/* The same kernel with as many heads of a group in a tile as have room in it where requests have at most
+ * `tokens` query tokens, so that fewer tiles read the same keys. -1: not with several heads. */
+int flash_pack_prefill(const flash_shape *shape, const flash_prefill_config *prefill, int32_t tokens,
+                       flash_prefill_config *packed);
 /* The row of flash_classes that a head size runs in, -1: none. */
 int flash_class_of(int dk, int dv);
 

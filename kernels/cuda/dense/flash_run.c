@@ -111,8 +111,12 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
     sp.p = *p;
     sp.overlap = p->keys_per_tile == 0 || p->keys_per_tile >= 1024 || k->warpgroups == 3;
     sp.tile_tokens = c->block_rows, sp.tile_heads = c->tile_heads;
+    const int room = 64 * k->warpgroups / c->block_rows; /* for heads */
+    sp.token_mask = room > 1 ? c->block_rows - 1 : -1;
+    sp.token_shift = room == 1 ? 31 : c->block_rows == 16 ? 4 : c->block_rows == 32 ? 5 : 6;
+    /* all rows of a tile, whether it has so many heads or not */
     if (map_heads(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,
-                  p->q_head, c->block_rows, c->tile_heads))
+                  p->q_head, c->block_rows, room))
         return FLASH_E_MAP_Q;
     const int halves = PREFILL_SM90_HAS_SHORT(k->dim.dk, k->dim.dv, k->warpgroups, k->block_keys) && !bytes &&
                        !feature && !sp.overlap;
@@ -144,7 +148,8 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
                      p->v_head, box_keys))
             return FLASH_E_MAP_V;
     }
-    const int most = heads_side_by_side(p, more && more->ticket, k);
+    /* tiles of few tokens are as good as decode: all heads of a token's keys are read together */
+    const int most = room > 2 ? p->num_q_heads : heads_side_by_side(p, more && more->ticket, k);
     int section = p->num_q_heads < most ? p->num_q_heads : most;
     while (section > 1 && p->num_q_heads % section != 0)
         section--;

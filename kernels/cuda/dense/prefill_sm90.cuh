@@ -7,8 +7,8 @@
  * 2407.08608). After a row's first block its maximum is trusted until the sums of P say otherwise
  * (softmax_trusted). O leaves through Q's shared memory in 16-byte rows.
  * Work: a list of (tile, head), persistent CTAs that draw from it or have it dealt out, blocks of keys from
- * the end, so that the masked ones come first. Rows of a tile are tokens of one head, or, where two heads
- * have the same keys and head size 128, half as many of either: one warpgroup a head.
+ * the end, so that the masked ones come first. Rows of a tile are tokens of one head, or, where heads share
+ * their keys (T::PACKS), 64, 32 or 16 tokens of each of 2, 4 or 8 heads: a warp's 16 rows are one head's.
  *
  * K and V tiles are [64-column chunk][BN rows][128 bytes], 128-byte swizzle; paged with head sizes of whole
  * chunks they are [8 rows][chunk][8][128 bytes] instead, so that one box brings all columns of a page (stride
@@ -68,7 +68,7 @@ struct prefill90_traits {
      * that ends before the middle of its last one computes, and loads, half of it; and the result of whole
      * rows leaves by the copy engine from memory of its own. Long tiles lose 2 % by the former, and run the
      * end of a tile under the next one's start instead. */
-    static constexpr bool PAIRS = PREFILL_SM90_PAIRS(DK, DV, NWG);         /* a tile may have two heads */
+    static constexpr bool PACKS = PREFILL_SM90_PACKS(DK, DV, NWG);         /* a tile may have several heads */
     static constexpr bool UNIFORM_WG = !FEATURE && (!HOLDS_Q || NWG == 2); /* features: a register too many */
     static constexpr bool HAS_SHORT = HOLDS_Q && PREFILL_SM90_HAS_SHORT(DK, DV, NWG, BN), SHORT = SHORT_;
     static_assert(!SHORT || HAS_SHORT, "");
@@ -172,9 +172,10 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     bool half = false; /* the first block at work is half of one */
     uint32_t qr[HOLDS_Q ? 4 * QSTEPS : 1];
     auto view = [&]() { return view_of(*ti); };
-    const bool paired = T::PAIRS && P.tile_heads == 2;
-    auto wg_row = [&]() { return ti->row0 + (paired ? 0 : w * 64); };
-    auto my_row = [&]() { return wg_row() + wr * 16 + g; }; /* and the one 8 further down */
+    auto wg_row = [&]() { return ti->row0 + token_of_row<T>(P, w * 64); };
+    auto my_row = [&]() { /* and the one 8 further down */
+                          return ti->row0 + token_of_row<T>(P, w * 64 + wr * 16) + g;
+    };
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
         mbar_wait((WIDENED ? qready : ring_q.full) + 8 * qs, (wk / NQ) & 1);
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             __syncwarp();
             if (lane == 0) mbar_arrive(ring_q.empty + 8 * qs);
         }
-        slope = FEATURE && p.alibi ? __ldg(p.alibi + ti->head + (paired ? w : 0)) * LOG2E : 0.f;
+        slope = FEATURE && p.alibi ? __ldg(p.alibi + rows_of_warp<T>(P, *ti, w, wr).head) * LOG2E : 0.f;
         if constexpr (WIDENED && !FEATURE) c = p.scale * LOG2E * qk_scale(p, ti->head / p.group);
         return true;
     };
@@ -332,7 +333,9 @@ __global__ void __launch_bounds__(T::THREADS, 1)
 
     /* Rows of a request's last tile, or of its first (first_row_of), that are nobody's. */
     auto is_passed = [&]() {
-        return T::PASSES && __any_sync(~0u, wg_row() >= ti->q_len || wg_row() + 64 <= 0);
+        if constexpr (!T::PASSES) return false;
+        const int row = rows_of_warp<T>(P, *ti, w, 0).row;
+        return (bool)__any_sync(~0u, row >= ti->q_len || row + 64 <= 0);
     };
     /* Its keys go by. One warp waits for them: another that came late would take a later use of a buffer for
      * the one that it waits for. */

@@ -34,7 +34,7 @@ struct tile_job {
     int head;
 };
 
-/* Tile number t: heads, or pairs of them, in sections whose keys fit the L2, within them tiles by falling
+/* Tile number t: heads, or as many as a tile has, in sections whose keys fit the L2, within them tiles by falling
  * length, so that neighbours share keys. */
 ATTN_DEV tile_job job_of(const flash_sm90_params &P, int num_tiles, int t) {
     tile_job x;
@@ -251,6 +251,26 @@ ATTN_DEV uint4 add_scaled(uint4 y, uint4 x, float factor) {
         to[i] = pack2<DT>(fmaf(b.x, factor, a.x), fmaf(b.y, factor, a.y));
     }
     return y;
+}
+
+/* The token, from a tile's first on, that `row` of the tile is. */
+template <class T>
+ATTN_DEV int token_of_row(const flash_sm90_params &P, int row) {
+    return T::PACKS ? row & P.token_mask : row;
+}
+
+/* The first token and the head of the 16 rows of warp wr of warpgroup w. Rows of heads that a tile has not
+ * are behind the request's. */
+struct warp_rows {
+    int row, head;
+};
+template <class T>
+ATTN_DEV warp_rows rows_of_warp(const flash_sm90_params &P, const tile_info &t, int w, int wr) {
+    const int at = w * 64 + wr * 16;
+    if constexpr (!T::PACKS) return {t.row0 + at, t.head};
+    const int head = at >> P.token_shift;
+    return {head < P.tile_heads ? t.row0 + token_of_row<T>(P, at) : t.q_len,
+            t.head + min(head, P.tile_heads - 1)};
 }
 
 /* A row of a tile that the request has. */

@@ -77,9 +77,9 @@ ATTN_DEV void store_tile(const flash_sm90_params &P, const tile_info &t, const f
     constexpr bool WIDENED = T::WIDENED;
     const flash_params &p = P.p;
     const int lane = tid & 31, wr = tid >> 5, g = lane >> 2, q = lane & 3;
-    const bool paired = T::PAIRS && P.tile_heads == 2;
-    const int row = t.row0 + (paired ? 0 : w * 64) + wr * 16 + g, first_row = row - g, q0 = t.q0,
-              q_len = t.q_len, head = t.head + (paired ? w : 0), piece = t.piece;
+    const warp_rows mine = rows_of_warp<T>(P, t, w, wr);
+    const int first_row = mine.row, row = first_row + g, q0 = t.q0, q_len = t.q_len, head = mine.head,
+              piece = t.piece;
     float r0, r1;
     finish_rows(p, head, b0, b1, el0, el1, r0, r1);
     if constexpr (WIDENED) {
@@ -171,8 +171,8 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &info, floa
     el0 += __shfl_xor_sync(~0u, el0, 2);
     el1 += __shfl_xor_sync(~0u, el1, 2);
     float b0 = em0 == -INFINITY ? NO_MAX : em0 * ec, b1 = em1 == -INFINITY ? NO_MAX : em1 * ec;
-    const bool paired = T::PAIRS && P.tile_heads == 2;
-    const int first_row = t.row0 + (paired ? 0 : w * 64) + (tid >> 5) * 16, row = first_row + (lane >> 2);
+    const warp_rows mine = rows_of_warp<T>(P, t, w, tid >> 5);
+    const int first_row = mine.row, row = first_row + (lane >> 2);
     bool far0 = is_far(b0, el0, o[0]), far1 = is_far(b1, el1, o[2]);
     const bool any = __any_sync(~0u, far0 || far1);
     if constexpr (T::DIRECT)
@@ -192,7 +192,7 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &info, floa
                               t.seq,
                               t.k0,
                               t.piece,
-                              t.head + (paired ? w : 0),
+                              mine.head,
                               T::WIDENED ? P.p.out_dtype : DT,
                               T::DIRECT ? P.more.old_lse : nullptr,
                               P.more.old_lse_head};

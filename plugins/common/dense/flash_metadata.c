@@ -112,6 +112,16 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     pi.num_seqs = b.num_reqs;
     pi.first_key = b.common_prefix_len;
     flash_set_modes(in, many, &pi);
+    /* Few tokens a request in tiles: of lengths as they are, which a replay's batch need not have. */
+    flash_prefill_config packed;
+    h->packed_tokens = 0;
+    if (!capture && flash_pack_prefill(&in->shape, &in->prefill, longest, &packed) == 0 &&
+        flash_plan_packed(&pi, packed.tile_heads, in->d, in->device.num_sms,
+                          in->kv_dtype == FLASH_E4M3 ? 1 : 2)) {
+        pi.decode_tokens = 0;
+        pi.block_rows = packed.block_rows, pi.tile_heads = packed.tile_heads;
+        h->packed_tokens = longest;
+    }
     if (capture)
         pi.captured =
             b.num_reqs * in->kv_heads * ((longest_decode * in->group + pi.decode_rows - 1) / pi.decode_rows);

@@ -427,9 +427,85 @@ static void test_beside(void) {
     }
 }
 
+/* How many heads a tile of few tokens has, by the heads of a group and the tokens of the longest query. */
+static void test_packed_tiles(void) {
+    static const struct {
+        int group, head, q_dtype, kv_dtype, tokens, rows, heads; /* 0 heads: no more than a tile has anyway */
+        const char *what;
+    } cases[] = {{4, 128, FLASH_BF16, FLASH_BF16, 8, 16, 4, "a group of 4: all of it"},
+                 {4, 128, FLASH_BF16, FLASH_BF16, 20, 32, 4, "up to 32 tokens"},
+                 {4, 128, FLASH_BF16, FLASH_BF16, 33, 64, 2, "then in pairs, as ever"},
+                 {8, 128, FLASH_F16, FLASH_F16, 16, 16, 8, "a group of 8: all of it"},
+                 {8, 256, FLASH_BF16, FLASH_BF16, 17, 32, 4, "or two tiles of 4"},
+                 {16, 128, FLASH_BF16, FLASH_BF16, 4, 16, 8, "a group of 16: two tiles"},
+                 {5, 128, FLASH_BF16, FLASH_BF16, 16, 16, 5, "a group of 5 in a tile with room for 8"},
+                 {12, 128, FLASH_BF16, FLASH_BF16, 9, 16, 6, "a group of 12: two tiles of 6"},
+                 {5, 128, FLASH_BF16, FLASH_BF16, 17, 0, 0, "5 heads do not divide into tiles of 4"},
+                 {1, 128, FLASH_BF16, FLASH_BF16, 4, 0, 0, "a head alone shares nothing"},
+                 {4, 128, FLASH_BF16, FLASH_E4M3, 8, 16, 4, "keys that are widened: as those of 16 bits"},
+                 {4, 128, FLASH_E4M3, FLASH_E4M3, 8, 0, 0, "products of bytes have one head"},
+                 {8, 64, FLASH_BF16, FLASH_BF16, 8, 16, 8, "head size 64: 8 of room for 12"},
+                 {16, 64, FLASH_BF16, FLASH_BF16, 20, 32, 4, "16 of 64 in four tiles of 6"},
+                 {2, 256, FLASH_BF16, FLASH_BF16, 16, 16, 2, "two heads, as a pair"},
+                 {4, 96, FLASH_BF16, FLASH_BF16, 8, 0, 0, "other head sizes do not"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        flash_shape s = shape_of(cases[i].q_dtype, cases[i].kv_dtype, cases[i].head, cases[i].head, 16);
+        flash_prefill_config c, packed = {0};
+        s.num_kv_heads = 2, s.num_q_heads = 2 * cases[i].group;
+        const int rc = flash_choose_prefill(&s, &hopper, &c),
+                  has = flash_pack_prefill(&s, &c, cases[i].tokens, &packed) == 0;
+        ok(rc == 0 && has == (cases[i].heads > 0) &&
+               (!has || (packed.block_rows == cases[i].rows && packed.tile_heads == cases[i].heads)),
+           "%s (%d rows of %d heads)", cases[i].what, packed.block_rows, packed.tile_heads);
+    }
+    flash_shape s = shape_of(FLASH_BF16, FLASH_BF16, 128, 128, 16);
+    flash_prefill_config c, packed;
+    ok(flash_choose_prefill(&s, &ampere, &c) == 0 && flash_pack_prefill(&s, &c, 8, &packed) == -1,
+       "the portable kernel packs rows by itself");
+}
+
+/* Tiles for few query tokens a request: where decode would read the keys more than once, and tiles are enough
+ * for the multiprocessors. */
+static void test_packed(void) {
+    enum { MOST = 128 };
+    static int32_t start[MOST + 1], lens[MOST];
+    static const struct {
+        int requests, tokens, keys, head_size, splits, window, key_bytes, packs;
+        const char *what;
+    } cases[] = {
+        {64, 4, 8192, 128, 0, -1, 2, 0, "16 rows a KV head: decode reads the keys once"},
+        {64, 8, 8192, 128, 0, -1, 2, 1, "32 rows, 512 tiles: tiles"},
+        {64, 8, 8192, 128, 0, -1, 1, 0, "32 rows over bytes: decode, which takes as long"},
+        {64, 16, 8192, 128, 0, -1, 1, 1, "64 rows over bytes: tiles"},
+        {4, 8, 8192, 128, 0, -1, 2, 0, "32 tiles leave multiprocessors idle: decode"},
+        {20, 8, 8192, 128, 0, -1, 2, 0, "160 are a second round for 28: decode"},
+        {20, 16, 8192, 128, 0, -1, 2, 1, "which 64 rows are worth"},
+        {64, 24, 8192, 128, 0, -1, 2, 1, "more tokens than decode takes: fewer tiles of more heads"},
+        {64, 16, 8192, 128, 1, -1, 2, 0, "a number of splits is asked for, or batch invariance: decode"},
+        {128, 16, 8192, 128, 0, 1023, 2, 1, "windows: by the keys that they leave"},
+        {1, 16, 65536, 128, 0, -1, 2, 0, "one request: decode, in pieces"},
+        {48, 16, 232, 128, 0, -1, 2, 1, "short contexts (flash_plugin relies on it)"},
+        {64, 8, 8192, 64, 0, -1, 2, 0, "head size 64: decode of 32 rows is faster than tiles"},
+        {64, 16, 8192, 64, 0, -1, 2, 1, "that of 64 is not"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int r = 0; r < cases[i].requests; r++)
+            start[r + 1] = start[r] + cases[i].tokens, lens[r] = cases[i].keys;
+        flash_plan_input in = input(start, lens, cases[i].requests);
+        in.decode_tokens = 16, in.tile_heads = cases[i].head_size == 64 ? 1 : 2;
+        in.num_splits = cases[i].splits, in.window_left = in.window_right = cases[i].window;
+        ok(flash_plan_packed(&in, 4, cases[i].head_size, 132, cases[i].key_bytes) == cases[i].packs, "%s",
+           cases[i].what);
+        in.captured = 512;
+        ok(!flash_plan_packed(&in, 4, cases[i].head_size, 132, cases[i].key_bytes),
+           "and decode where it is captured");
+    }
+}
+
 int main(void) {
     state = tap_seed();
     test_config();
+    test_packed_tiles();
+    test_packed();
     test_plan();
     test_order(9);
     test_order(30);
