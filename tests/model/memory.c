@@ -89,6 +89,7 @@ static void store(warp_t *w, const op_t *op, uint32_t mask) {
         place_t place;
         uint8_t *p = model_place(w, op, op->space, address, bytes, l, &place), data[32];
         if (p == NULL) return;
+        if (op->num > 1u + op->vector && !model_is_policy(w, op, l)) return;
         for (uint32_t i = 0; i < op->vector; i++) {
             const uint64_t x = lane_value(w, &op->o[1 + i], l);
             memcpy(data + i * size, &x, size);
@@ -161,6 +162,7 @@ static int is_silent(const char *word) {
                                         "release",
                                         "acq_rel",
                                         "L1::no_allocate",
+                                        "L2::cache_hint",
                                         "volatile",
                                         "L2::128B",
                                         NULL};

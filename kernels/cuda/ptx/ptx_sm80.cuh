@@ -59,7 +59,7 @@ ATTN_DEV void cp_async(uint32_t dst, const void *src) {
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(dst), "l"(src), "n"(BYTES) : "memory");
 }
-/* For bytes that are read once: they make way in the L2 for each other, before anything else does. */
+/* For bytes that are used once: they make way in the L2 for each other, before anything else does. */
 ATTN_DEV uint64_t read_once_policy() {
     uint64_t x;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(x));
@@ -68,6 +68,11 @@ ATTN_DEV uint64_t read_once_policy() {
 ATTN_DEV void cp_async16_by(uint64_t policy, uint32_t dst, const void *src) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src),
                  "l"(policy)
+                 : "memory");
+}
+ATTN_DEV void st_global_v4_by(uint64_t policy, void *to, uint4 v) {
+    asm volatile("st.global.L1::no_allocate.L2::cache_hint.v4.u32 [%0], {%1,%2,%3,%4}, %5;" ::"l"(to),
+                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "l"(policy)
                  : "memory");
 }
 /* As cp_async, but writes zeros and reads nothing where `valid` is false. */

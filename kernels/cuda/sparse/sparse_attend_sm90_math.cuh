@@ -161,11 +161,13 @@ struct sparse_math {
         }
     }
 
-    /* 16 rows x 256 columns of a warp as 16-bit numbers, 16 columns at a time; streamed, as queries are. */
+    /* 16 rows x 256 columns of a warp as 16-bit numbers, 16 columns at a time; by a policy, as queries
+     * are read. */
     ATTN_DEV void store_latent(const mla_item &it, const float (&inv)[2]) const {
         const uint32_t at = sm.stage(SIDE * 4 + warp);
         uint16_t *out = (uint16_t *)p.latent +
                         (int64_t)(it.first_row + warp * 16 - p.slice_row0) * SPARSE_LATENT + SIDE * 256;
+        const uint64_t policy = read_once_policy();
         const int rows = it.num_rows - warp * 16, w = lane & 15, r = lane >> 1;
         const uint32_t to = at + w * 32 + (((lane >> 4) ^ (w >> 2 & 1)) << 4);
         const uint32_t from = at + r * 32 + (((lane & 1) ^ (r >> 2 & 1)) << 4);
@@ -176,7 +178,7 @@ struct sparse_math {
                         pack2<DT>(x[4] * inv[0], x[5] * inv[0]), pack2<DT>(x[6] * inv[1], x[7] * inv[1]));
             __syncwarp();
             uint4 v = ld_shared_v4(from);
-            if (r < rows) __stcs((uint4 *)(out + r * SPARSE_LATENT + t * 16 + (lane & 1) * 8), v);
+            if (r < rows) st_global_v4_by(policy, out + r * SPARSE_LATENT + t * 16 + (lane & 1) * 8, v);
             __syncwarp();
         }
     }
