@@ -69,8 +69,9 @@ static void count_work(bench_t *b) {
                                       (double)attn_dtype_size(b->problem.dtype)) *
                      (double)b->num_keys;
     }
-    /* a few query rows for each key, or as many as one latent has of heads */
-    row->is_memory_bound = row->flops / row->bytes < (z->is_latent ? 72 : 24);
+    /* a few query rows for each key, or as many as one latent has of heads, or a GPU multiplies meanwhile */
+    const int is_gpu = b->options->device->type != kDLCPU;
+    row->is_memory_bound = row->flops / row->bytes < (z->is_latent || is_gpu ? 72 : 24);
 }
 
 static int make_rel_bias(bench_t *b) {

@@ -34,8 +34,8 @@ struct tile_job {
     int head;
 };
 
-/* Tile number t: heads, or as many as a tile has, in sections whose keys fit the L2, within them tiles by falling
- * length, so that neighbours share keys. */
+/* Tile number t: heads, or as many as a tile has, in sections whose keys fit the L2, within them tiles by
+ * falling length, so that neighbours share keys. */
 ATTN_DEV tile_job job_of(const flash_sm90_params &P, int num_tiles, int t) {
     tile_job x;
     const flash_params &p = P.p;

@@ -129,9 +129,9 @@ enum { ITEM_COST = 2, LEAST_PIECE = 2, CUT_COST = 4, CUT_ROWS = 1024, NARROW_ROW
  * that the last round of whole ones is no matter. */
 enum { SPARSE_CUT_COST = 3, SPARSE_CUT_ROWS = 3072, SPARSE_ROUNDS = 16 };
 
-/* A request's tiles are dealt out side by side where each request has as many, to as many shares of the parts,
- * so that they meet its keys at the same time and all but one find them in the L2: at most SIDES of them, and
- * unless more than one part in LOST would have no share. */
+/* A request's tiles are dealt out side by side where each request has as many, to as many shares of the
+ * parts, so that they meet its keys at the same time and all but one find them in the L2: at most SIDES of
+ * them, and unless more than one part in LOST would have no share. */
 enum { SIDES = 8, LOST = 32 };
 
 /* Tiles for the trials; k_begin is the number of key tiles, the cost of each is that and ITEM_COST. */

@@ -115,7 +115,8 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     /* Few tokens a request in tiles: of lengths as they are, which a replay's batch need not have. */
     flash_prefill_config packed;
     h->packed_tokens = 0;
-    if (!capture && flash_pack_prefill(&in->shape, &in->prefill, longest, &packed) == 0 &&
+    if (!capture && longest * in->group > pi.decode_rows &&
+        flash_pack_prefill(&in->shape, &in->prefill, longest, &packed) == 0 &&
         flash_plan_packed(&pi, packed.tile_heads, in->d, in->device.num_sms,
                           in->kv_dtype == FLASH_E4M3 ? 1 : 2)) {
         pi.decode_tokens = 0;
