@@ -12,7 +12,7 @@ static double decode_time(int blocks, int head_size, int key_bytes) {
     return key_bytes == 1 ? 0.98 * blocks : head_size <= 64 ? 0.76 * blocks : 0.8 + 0.33 * blocks;
 }
 static double tile_time(int head_size, int key_bytes) {
-    return key_bytes == 1 ? 2.3 : head_size <= 64 ? 1.87 : 1.16;
+    return key_bytes == 1 ? 2.3 : head_size <= 64 ? 1.52 : 1.16;
 }
 
 /* Tiles of all requests, `a_request` each, on num_sms. */
