@@ -173,9 +173,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     uint32_t qr[HOLDS_Q ? 4 * QSTEPS : 1];
     auto view = [&]() { return view_of(*ti); };
     auto wg_row = [&]() { return ti->row0 + token_of_row<T>(P, w * 64); };
-    auto my_row = [&]() { /* and the one 8 further down */
-                          return ti->row0 + token_of_row<T>(P, w * 64 + wr * 16) + g;
-    };
+    /* and the row 8 further down */
+    auto my_row = [&]() { return ti->row0 + token_of_row<T>(P, w * 64 + wr * 16) + g; };
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
         mbar_wait((WIDENED ? qready : ring_q.full) + 8 * qs, (wk / NQ) & 1);
