@@ -29,6 +29,7 @@ static const attn_problem_t dense_step_problem = {.struct_size = sizeof dense_st
 
 /* Query tokens of each request. */
 static const int dense_step_decode[8] = {1, 1, 1, 1, 1, 1, 1, 1},
+                 dense_step_few[8] = {8, 8, 8, 8, 8, 8, 8, 8}, dense_step_fewer[8] = {4, 1, 2, 4, 0, 3, 4, 4},
                  dense_step_mixed[8] = {1, 90, 1, 2, 40, 0, 1, 64},
                  dense_step_other[8] = {2, 64, 1, 1, 1, 8, 0, 120};
 
@@ -156,14 +157,20 @@ static void dense_step_output(dense_step *s, const int *q_lens, int n, int varia
     cudaMemcpy(out, s->o, dense_step_bytes, cudaMemcpyDeviceToHost);
 }
 
-/* A graph of a batch of decodes and of a mixed one, replayed with other lengths, pages and tables, against
- * eager runs with eager_flags; and the same call twice. */
+/* Graphs of a batch of decodes, of a mixed one and of few tokens each, replayed with other lengths, pages and
+ * tables, against eager runs with eager_flags; and the same call twice. */
 static void dense_step_replays(dense_step *s, uint32_t eager_flags, cudaStream_t stream) {
     char *want = malloc(dense_step_bytes), *got = malloc(dense_step_bytes);
-    for (int kind = 0; kind < 2; kind++) {
-        const char *name = kind ? "mixed" : "decode";
-        const int *first = kind ? dense_step_mixed : dense_step_decode,
-                  *second = kind ? dense_step_other : dense_step_decode;
+    static const struct {
+        const char *name;
+        const int *first, *second;
+    } kinds[] = {{"decode", dense_step_decode, dense_step_decode},
+                 {"mixed", dense_step_mixed, dense_step_other},
+                 {"few tokens", dense_step_few, dense_step_few},
+                 {"fewer tokens", dense_step_few, dense_step_fewer}};
+    for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
+        const char *name = kinds[kind].name;
+        const int *first = kinds[kind].first, *second = kinds[kind].second;
         cudaGraph_t graph;
         cudaGraphExec_t exec;
         dense_step_build(s, first, 8, 0, 0, ATTN_BATCH_CAPTURE, 0, stream);

@@ -91,6 +91,14 @@ fault "keys are copied over others that are still read" FLASH_ATTN "$prompt" pre
     dense/prefill_sm90_producer.cuh "s/mbar_wait(k.empty .*;/;/" "model:"
 fault "mbarriers are used before they are made" FLASH_ATTN "$prompt" prefill_sm90-bf16-d64-pages \
     dense/prefill_sm90.cuh "s/^    __syncthreads();//" "mbarrier"
+# One multiprocessor: a few tokens are tiles of several heads there.
+ATTN_MODEL_SMS=1
+export ATTN_MODEL_SMS
+few="$(echo "$decoder" | sed 's/num_heads=4/num_heads=16/') | query_lens=8,5,7 seq_lens=193,275,88"
+right "tiles of several heads" FLASH_ATTN "$few"
+fault "all rows of a tile are its first head's" FLASH_ATTN "$few" prefill_sm90-bf16-d64-pages \
+    dense/prefill_sm90_parts.cuh "s/t.head + min(head, P.tile_heads - 1)/t.head/" "WRONG"
+unset ATTN_MODEL_SMS
 right "a ring used often" FLASHMLA "$long"
 fault "a ring's memory is given back before wgmma has read it" FLASHMLA "$long" mla_decode_sm90_bf16 \
     latent/mla_decode_sm90_narrow.cuh "s/wgmma_wait<4>();//" "of wgmma"

@@ -27,7 +27,7 @@ int flash_plan_packed(const flash_plan_input *in, int32_t tile_heads, int32_t he
                       int32_t key_bytes) {
     double keys = 0, longest = 0, requests = 0;
     int most = 0;
-    if (in->num_splits != 0 || in->captured > 0 || in->first_key > 0 || in->chunk > 0 || in->packed) return 0;
+    if (!flash_may_pack(in)) return 0;
     for (int s = 0; s < in->num_seqs; s++) {
         const int q = in->q_start[s + 1] - in->q_start[s];
         if (q <= 0) continue;
@@ -47,4 +47,14 @@ int flash_plan_packed(const flash_plan_input *in, int32_t tile_heads, int32_t he
                                 heads * in->group / (in->tile_heads > 0 ? in->tile_heads : 1), num_sms)
             : keys * heads / num_sms * decode_time((most * in->group + 15) / 16, head_size, key_bytes);
     return packed < 0.95 * apart;
+}
+
+/* No time of tiles is below that of the longest one, nor below an equal share of all. */
+int flash_may_be_packed(const flash_plan_input *in, int32_t tokens, int32_t tile_heads, int32_t head_size,
+                        int32_t num_sms, int32_t key_bytes) {
+    const double tiles = (double)in->num_seqs * in->num_kv_heads * in->group / tile_heads,
+                 filled = tiles < num_sms ? tiles / num_sms : 1;
+    return flash_may_pack(in) && tile_time(head_size, key_bytes) <
+                                     filled * tile_heads / in->group *
+                                         decode_time((tokens * in->group + 15) / 16, head_size, key_bytes);
 }

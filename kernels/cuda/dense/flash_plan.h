@@ -93,11 +93,21 @@ int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t num_sm
 void flash_plan_capacity(flash_plan_limits *limits, const flash_plan_input *shape);
 /* 0, or -1 when a list is too short (the caller broke its limits). */
 int flash_plan_build(const flash_plan_input *input, const flash_plan_limits *limits, flash_plan *plan);
+/* Whether any batch of a problem may be tiles of several heads: not where a number of pieces is asked for,
+ * as batch invariance does, with chunks, in a cascade, or with the portable kernel, which packs rows by
+ * itself. */
+static inline int flash_may_pack(const flash_plan_input *in) {
+    return in->num_splits == 0 && in->chunk == 0 && in->first_key == 0 && !in->packed;
+}
 /* Whether a batch, which was not planned yet, had better be tiles of one token block a request and
  * `tile_heads` heads (flash_pack_prefill) than what it would be: 1 or 0. key_bytes: of an element of the
  * cache. */
 int flash_plan_packed(const flash_plan_input *input, int32_t tile_heads, int32_t head_size, int32_t num_sms,
                       int32_t key_bytes);
+/* Whether a batch of at most num_seqs requests, each of at most `tokens` query tokens that decode takes, is
+ * ever such tiles, whatever its lengths are: 0 where flash_plan_packed says 0 of all of them. */
+int flash_may_be_packed(const flash_plan_input *input, int32_t tokens, int32_t tile_heads, int32_t head_size,
+                        int32_t num_sms, int32_t key_bytes);
 /* Of a plan that was built, where prefill draws its tiles: how many SMs it takes while decode runs on the
  * others; 0: one after the other. key_bytes: of an element of the cache. */
 int32_t flash_plan_beside(const flash_plan_input *input, const flash_plan *plan, int32_t num_sms,

@@ -112,17 +112,24 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     pi.num_seqs = b.num_reqs;
     pi.first_key = b.common_prefix_len;
     flash_set_modes(in, many, &pi);
-    /* Few tokens a request in tiles: of lengths as they are, which a replay's batch need not have. */
+    /* Few tokens a request may be tiles of several heads. A captured launch has both kernels then, and each
+     * later batch is items or tiles as its lengths are: those of one block of tokens are the same whatever
+     * the heads of a tile. */
     flash_prefill_config packed;
-    h->packed_tokens = 0;
-    if (!capture && longest * in->group > pi.decode_rows &&
-        flash_pack_prefill(&in->shape, &in->prefill, longest, &packed) == 0 &&
-        flash_plan_packed(&pi, packed.tile_heads, in->d, in->device.num_sms,
-                          in->kv_dtype == FLASH_E4M3 ? 1 : 2)) {
+    const int sms = in->device.num_sms, key_bytes = in->kv_dtype == FLASH_E4M3 ? 1 : 2;
+    const int may_pack = longest * in->group > pi.decode_rows &&
+                         (!capture || longest <= in->max_decode_tokens) &&
+                         flash_pack_prefill(&in->shape, &in->prefill, longest, &packed) == 0;
+    const int is_packed = may_pack && flash_plan_packed(&pi, packed.tile_heads, in->d, sms, key_bytes);
+    if (is_packed) {
         pi.decode_tokens = 0;
         pi.block_rows = packed.block_rows, pi.tile_heads = packed.tile_heads;
-        h->packed_tokens = longest;
     }
+    h->packed_tokens =
+        is_packed || (may_pack && capture &&
+                      flash_may_be_packed(&pi, longest, packed.tile_heads, in->d, sms, key_bytes))
+            ? longest
+            : 0;
     if (capture)
         pi.captured =
             b.num_reqs * in->kv_heads * ((longest_decode * in->group + pi.decode_rows - 1) / pi.decode_rows);
@@ -169,7 +176,10 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
         h->grid_items = (h->grid_items + plan.cluster - 1) / plan.cluster * plan.cluster;
         /* one request that is one cluster whatever its length: no later batch has more */
         if (plan.mode == FLASH_LARGE_CTAS) h->grid_items = plan.cluster;
-        h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_tiles : 0;
+        h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_tiles
+                        : h->packed_tokens > 0          ? b.num_reqs
+                                                        : 0;
+        if (h->packed_tokens > 0) h->keys_per_tile = 0; /* later batches may have many */
     }
     size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile);
     status = gpu_send(in, &in->metadata, &s, used, stream, error);

@@ -464,6 +464,34 @@ static void test_packed_tiles(void) {
        "the portable kernel packs rows by itself");
 }
 
+/* A captured launch has tiles where any later batch may be some: of no more requests and no longer queries,
+ * whatever the keys are. */
+static void test_maybe_packed(void) {
+    enum { MOST = 80 };
+    static int32_t start[MOST + 1], lens[MOST];
+    static const int head_sizes[] = {64, 128, 256};
+    int missed = 0, packed = 0, never = 0;
+    for (int i = 0; i < 20000; i++) {
+        const int n = 1 + (int)next_random(MOST), tokens = 1 + (int)next_random(16),
+                  alike = (int)next_random(2), keys = 16 + (int)next_random(20000);
+        for (int r = 0; r < n; r++) {
+            start[r + 1] = start[r] + (int)next_random((uint32_t)tokens + 1);
+            lens[r] = start[r + 1] - start[r] + (alike ? keys : (int)next_random((uint32_t)keys));
+        }
+        const int head_size = head_sizes[next_random(3)], key_bytes = 1 + (int)next_random(2);
+        flash_plan_input in = input(start, lens, n);
+        in.decode_tokens = 16, in.tile_heads = 1, in.num_kv_heads = 1 + (int)next_random(8);
+        in.group = 1 << next_random(5);
+        const int tile_heads = in.group < 8 ? in.group : 8,
+                  is = flash_plan_packed(&in, tile_heads, head_size, 132, key_bytes);
+        in.num_seqs = n + (int)next_random(9);
+        const int may = flash_may_be_packed(&in, tokens, tile_heads, head_size, 132, key_bytes);
+        missed += is && !may, packed += is, never += !may;
+    }
+    ok(missed == 0 && packed > 1000 && never > 1000,
+       "20000 batches: %d are tiles, %d never, %d of those all the same", packed, never, missed);
+}
+
 /* Tiles for few query tokens a request: where decode would read the keys more than once, and tiles are enough
  * for the multiprocessors. */
 static void test_packed(void) {
@@ -495,9 +523,8 @@ static void test_packed(void) {
         in.num_splits = cases[i].splits, in.window_left = in.window_right = cases[i].window;
         ok(flash_plan_packed(&in, 4, cases[i].head_size, 132, cases[i].key_bytes) == cases[i].packs, "%s",
            cases[i].what);
-        in.captured = 512;
-        ok(!flash_plan_packed(&in, 4, cases[i].head_size, 132, cases[i].key_bytes),
-           "and decode where it is captured");
+        in.chunk = 512;
+        ok(!flash_plan_packed(&in, 4, cases[i].head_size, 132, cases[i].key_bytes), "and never with chunks");
     }
 }
 
@@ -506,6 +533,7 @@ int main(void) {
     test_config();
     test_packed_tiles();
     test_packed();
+    test_maybe_packed();
     test_plan();
     test_order(9);
     test_order(30);
