@@ -5,12 +5,7 @@
 # (cp_async_row16_by in sparse_attend_sm90_gather.cuh), and a device stops at it. Reads what KERNEL_CODE_FILES names,
 # by default mla_sparse and decode's objects for head size 128, with cuobjdump; SKIP without.
 . "$ATTN_TEST_SRCDIR/tests/tap.sh"
-dump=${CUOBJDUMP:-cuobjdump}
-command -v "$dump" >/dev/null 2>&1 || dump=${CUDA_HOME:-/usr/local/cuda}/bin/cuobjdump
-if ! command -v "$dump" >/dev/null 2>&1; then
-    echo "1..0 # SKIP no cuobjdump (it comes with the CUDA toolkit; CUOBJDUMP names it)"
-    exit 0
-fi
+. "$ATTN_TEST_SRCDIR/tests/plugins/machine_code.sh"
 files=${KERNEL_CODE_FILES:-"$ATTN_TEST_PLUGIN_DIR/mla_sparse.so" kernels/cuda/dense/.libs/decode_sm80-*-d128.o}
 for file in $files; do
     name=$(basename "$file")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A step of few query tokens a request, as speculative decoding checks them: rows of the decode kernel, which
  * reads the keys again for each 16 of a KV head, or tiles of the prefill kernel with several heads each. By
- * what each takes, from measurements of head size 128 (dense-notes.md). */
+ * what each takes, as measured (dense-notes.md). */
 #include "flash_plan.h"
 
 /* Times beside reading a key of a KV head, by a multiprocessor's share of the memory's rate: of decode with
@@ -31,10 +31,9 @@ int flash_plan_packed(const flash_plan_input *in, int32_t tile_heads, int32_t he
     for (int s = 0; s < in->num_seqs; s++) {
         const int q = in->q_start[s + 1] - in->q_start[s];
         if (q <= 0) continue;
-        int64_t span = in->seq_lens[s];
-        if (in->window_left >= 0 && (int64_t)in->window_left + q < span) span = in->window_left + q;
-        keys += (double)span;
-        longest = (double)span > longest ? (double)span : longest;
+        const double span = flash_visible_span(in, s, q, 0, q - 1);
+        keys += span;
+        longest = span > longest ? span : longest;
         most = q > most ? q : most;
         requests++;
     }

@@ -27,9 +27,7 @@ static int is_causal(const flash_plan_input *in, int seq) {
     return in->causal_per_seq ? in->causal_per_seq[seq] != 0 : in->causal != 0;
 }
 
-/* Keys that query tokens [first, last] of a request see together; the same rule as visible_keys() on the
- * device. */
-static int visible_span(const flash_plan_input *in, int seq, int q_len, int first, int last) {
+int flash_visible_span(const flash_plan_input *in, int seq, int q_len, int first, int last) {
     long kv = in->seq_lens[seq], lo = in->first_key, hi = kv, pos = kv - q_len;
     if (is_causal(in, seq))
         hi = pos + last + 1;
@@ -260,7 +258,7 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
         if (q_len <= 0 || q_len > in->decode_tokens) continue;
         if (n >= lim->max_seqs || n >= lim->max_items) return -1;
         int own = in->num_kv_heads * ceil_div(q_len * in->group, in->decode_rows);
-        r[n] = (flash_plan_request){visible_span(in, s, q_len, 0, q_len - 1), s, own, 1};
+        r[n] = (flash_plan_request){flash_visible_span(in, s, q_len, 0, q_len - 1), s, own, 1};
         ctas += own;
         plan->decode_keys += r[n].span;
         longest = max_i(longest, r[n++].span);
@@ -305,7 +303,7 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
             int first = b * in->block_rows - missing;
             int end = min_i(q_len * group, first + in->block_rows);
             keys[n++] = (flash_plan_tile){
-                visible_span(in, s, q_len, max_i(first, 0) / group, (end - 1) / group), s, b, 0};
+                flash_visible_span(in, s, q_len, max_i(first, 0) / group, (end - 1) / group), s, b, 0};
         }
     }
     sort_falling(keys, plan->tiles, n); /* of one length: by request, its last block first */

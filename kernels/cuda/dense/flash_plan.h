@@ -93,6 +93,9 @@ int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t num_sm
 void flash_plan_capacity(flash_plan_limits *limits, const flash_plan_input *shape);
 /* 0, or -1 when a list is too short (the caller broke its limits). */
 int flash_plan_build(const flash_plan_input *input, const flash_plan_limits *limits, flash_plan *plan);
+/* Keys that query tokens [first, last] of a request see together; the same rule as visible_keys() on the
+ * device. */
+int flash_visible_span(const flash_plan_input *input, int seq, int q_len, int first, int last);
 /* Whether any batch of a problem may be tiles of several heads: not where a number of pieces is asked for,
  * as batch invariance does, with chunks, in a cascade, or with the portable kernel, which packs rows by
  * itself. */

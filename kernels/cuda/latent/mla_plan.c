@@ -171,14 +171,12 @@ static int list_tiles(const mla_plan_input *in, const tile_walk start, const pla
     }
     const int32_t sides = equal_sides(in, first, n);
     mla_item *tiles = first + (room - n);
-    memmove(tiles, first, (size_t)n * sizeof *first);
     *list = (tile_list){tiles, n / sides, sides, in->parts / sides, 0, 0};
-    if (sides > 1) {
-        w = start;
-        for (int32_t i = 0; i < n && next_tile(in, &w, &it); i++) {
-            it.k_begin = cdiv(it.k_end, MLA_TILE_KEYS);
-            tiles[i % sides * list->count + i / sides] = it;
-        }
+    if (sides == 1) memmove(tiles, first, (size_t)n * sizeof *first);
+    w = start;
+    for (int32_t i = 0; sides > 1 && next_tile(in, &w, &it); i++) {
+        it.k_begin = cdiv(it.k_end, MLA_TILE_KEYS);
+        tiles[i % sides * list->count + i / sides] = it;
     }
     for (int32_t i = n - list->count; i < n; i++) {
         const int64_t cost = tiles[i].k_begin + ITEM_COST;
@@ -219,8 +217,10 @@ static int deal_side(const mla_plan_input *in, const tile_list *list, int32_t si
                 if (cut ? take < LEAST_PIECE : left < budget) { /* this part is full */
                     least_left = left < least_left ? left : least_left;
                     part++, left = budget;
-                    if (out && part >= list->parts) return -1;
-                    if (out) out->parts[part] = out->num_items;
+                    if (out) {
+                        if (part >= list->parts) return -1;
+                        out->parts[part] = out->num_items;
+                    }
                     continue;
                 }
             }

@@ -92,12 +92,10 @@ static int read_tensors(const attn_instance_t *in, const attn_forward_t *a, cons
 
 /* Tiles of a causal prompt differ in length by up to a hundred times, so CTAs draw them. The counter returns
  * to 0 within each launch (flash_launch.h), so the passes of a cascade share it. */
-static int run_prefill(attn_instance_t *in, const flash_params *p, int num_tiles, int ctas, int packed_tokens,
-                       char *meta, void *stream) {
+static int run_prefill(attn_instance_t *in, const flash_params *p, const flash_prefill_config *c,
+                       int num_tiles, int ctas, char *meta, void *stream) {
     const flash_prefill_more more = {.ticket = (int32_t *)(void *)(meta + in->draws_at), .ctas = ctas};
-    flash_prefill_config c = in->prefill;
-    if (packed_tokens > 0) (void)flash_pack_prefill(&in->shape, &in->prefill, packed_tokens, &c);
-    return flash_run_prefill_more(p, &more, &in->shape, &c, num_tiles, &in->runtime, stream);
+    return flash_run_prefill_more(p, &more, &in->shape, c, num_tiles, &in->runtime, stream);
 }
 
 /* The pass over the common prefix: all tokens as one request, its pieces into the workspace. */
@@ -114,7 +112,7 @@ static int launch_prefix(attn_instance_t *in, const flash_host_header *h, const 
     x.lse_piece = (int64_t)p->num_q_heads * h->head.num_tokens;
     x.piece_keys = h->prefix.piece_keys, x.keys_per_tile = h->prefix.piece_keys;
     x.sinks = NULL;
-    return run_prefill(in, &x, h->prefix.num_tiles, 0, 0, meta, stream);
+    return run_prefill(in, &x, &in->prefill, h->prefix.num_tiles, 0, meta, stream);
 }
 
 static int launch_merge(attn_instance_t *in, const flash_host_header *h, const flash_params *suffix,
@@ -143,6 +141,8 @@ static int launch(attn_instance_t *in, const flash_host_header *h, const flash_p
                   void *stream) {
     flash_decode_config dc = in->decode[h->many_rows][h->mode];
     dc.cluster = h->cluster;
+    flash_prefill_config tiles = in->prefill;
+    tiles.block_rows = h->tile_rows, tiles.tile_heads = h->tile_heads;
     flash_params decode = *p;
     decode.beside = h->beside > 0;
     decode.listed_items = h->listed_items;
@@ -150,8 +150,7 @@ static int launch(attn_instance_t *in, const flash_host_header *h, const flash_p
     if (h->grid_items > 0 && !decode.beside) e = flash_decode_of(in)(&decode, &dc, h->grid_items, stream);
     if (!e && h->grid_tiles > 0 && h->device_lens != NULL) /* the decode kernel reads them itself */
         e = flash_read_lengths(p, (flash_tile *)(void *)(meta + in->tiles_at), h->grid_tiles, stream);
-    if (!e && h->grid_tiles > 0)
-        e = run_prefill(in, p, h->grid_tiles, h->beside, h->packed_tokens, meta, stream);
+    if (!e && h->grid_tiles > 0) e = run_prefill(in, p, &tiles, h->grid_tiles, h->beside, meta, stream);
     if (!e && decode.beside) e = flash_decode_of(in)(&decode, &dc, h->grid_items, stream);
     return e;
 }

@@ -79,8 +79,7 @@ typedef struct flash_host_header {
     int32_t beside;       /* SMs of prefill, while decode runs on the others; 0: one after the other */
     int32_t num_key_rows; /* of contiguous keys */
     int32_t first_key;    /* the common prefix, 0 without a cascade */
-    int32_t
-        packed_tokens; /* > 0: tiles are of several heads, for at most so many tokens (flash_pack_prefill) */
+    int32_t tile_rows, tile_heads; /* block_rows and tile_heads of the prefill configuration */
     flash_prefix_plan prefix;
     /* lengths on the device (semantics 1.6), which the lists bound; else NULL */
     const int32_t *device_starts, *device_lens;

@@ -125,11 +125,11 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
         pi.decode_tokens = 0;
         pi.block_rows = packed.block_rows, pi.tile_heads = packed.tile_heads;
     }
-    h->packed_tokens =
-        is_packed || (may_pack && capture &&
-                      flash_may_be_packed(&pi, longest, packed.tile_heads, in->d, sms, key_bytes))
-            ? longest
-            : 0;
+    const int has_packed =
+        is_packed ||
+        (may_pack && capture && flash_may_be_packed(&pi, longest, packed.tile_heads, in->d, sms, key_bytes));
+    const flash_prefill_config *tiles = has_packed ? &packed : &in->prefill;
+    h->tile_rows = tiles->block_rows, h->tile_heads = tiles->tile_heads;
     if (capture)
         pi.captured =
             b.num_reqs * in->kv_heads * ((longest_decode * in->group + pi.decode_rows - 1) / pi.decode_rows);
@@ -176,10 +176,8 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
         h->grid_items = (h->grid_items + plan.cluster - 1) / plan.cluster * plan.cluster;
         /* one request that is one cluster whatever its length: no later batch has more */
         if (plan.mode == FLASH_LARGE_CTAS) h->grid_items = plan.cluster;
-        h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_tiles
-                        : h->packed_tokens > 0          ? b.num_reqs
-                                                        : 0;
-        if (h->packed_tokens > 0) h->keys_per_tile = 0; /* later batches may have many */
+        h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_tiles : has_packed ? b.num_reqs : 0;
+        if (has_packed) h->keys_per_tile = 0; /* later batches may have many */
     }
     size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile);
     status = gpu_send(in, &in->metadata, &s, used, stream, error);

@@ -3,12 +3,7 @@
 # The machine code of flash's Hopper kernels: every instance multiplies by wgmma, and no main loop (an innermost loop with
 # wgmma in it) touches local memory, which is what a spilled register is. Reads the objects with cuobjdump; SKIP without.
 . "$ATTN_TEST_SRCDIR/tests/tap.sh"
-dump=${CUOBJDUMP:-cuobjdump}
-command -v "$dump" >/dev/null 2>&1 || dump=${CUDA_HOME:-/usr/local/cuda}/bin/cuobjdump
-if ! command -v "$dump" >/dev/null 2>&1; then
-    echo "1..0 # SKIP no cuobjdump (it comes with the CUDA toolkit; CUOBJDUMP names it)"
-    exit 0
-fi
+. "$ATTN_TEST_SRCDIR/tests/plugins/machine_code.sh"
 for object in kernels/cuda/dense/.libs/prefill_sm90-bf16-*.o \
     kernels/cuda/dense/.libs/prefill_sm90_widened-*.o kernels/cuda/dense/.libs/prefill_sm90_e4m3-*.o; do
     name=$(basename "$object" .o)

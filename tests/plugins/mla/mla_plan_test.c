@@ -134,9 +134,10 @@ static void random_batches(uint64_t seed) {
     ok(cut > 1000, "keys were cut in %d tiles", cut);
 }
 
-/* The longest part of a plan in key tiles; *cut counts the splits. */
-static int longest_part(const int32_t *q_start, const int32_t *seq_lens, int reqs, int heads, int parts,
-                        int slots, int *cut) {
+/* The items of a batch that is one slice, NULL if it is not planned; the caller frees them. part: [parts +
+ * 1]; *cut counts the splits. */
+static mla_item *plan_parts(const int32_t *q_start, const int32_t *seq_lens, int reqs, int heads, int parts,
+                            int slots, int32_t *part, int *cut) {
     mla_plan_input in = {.q_start = q_start,
                          .seq_lens = seq_lens,
                          .num_reqs = reqs,
@@ -147,20 +148,30 @@ static int longest_part(const int32_t *q_start, const int32_t *seq_lens, int req
                          .slice_tokens = 1024};
     mla_plan_limits l = {.max_seqs = reqs, .max_tokens = q_start[reqs]};
     mla_plan_capacity(&l, &in);
-    mla_slice slice;
+    mla_slice slice = {0};
     mla_item *items = calloc((size_t)l.max_items, sizeof *items);
     mla_split *splits = calloc((size_t)l.max_splits + 1, sizeof *splits);
-    int32_t *part = calloc((size_t)parts + 1, sizeof *part);
-    int longest = -1;
-    if (mla_plan_build(&in, &l, &slice, items, splits, part) == 1)
-        for (int p = 0; p < parts; p++) {
-            int tiles = 0;
-            for (int i = part[p]; i < part[p + 1]; i++)
-                tiles += (items[i].k_end - items[i].k_begin + MLA_TILE_KEYS - 1) / MLA_TILE_KEYS;
-            longest = tiles > longest ? tiles : longest;
-        }
+    const int n = mla_plan_build(&in, &l, &slice, items, splits, part);
     *cut = slice.num_splits;
-    free(items), free(splits), free(part);
+    free(splits);
+    if (n == 1) return items;
+    free(items);
+    return NULL;
+}
+
+/* The longest part of a plan in key tiles. */
+static int longest_part(const int32_t *q_start, const int32_t *seq_lens, int reqs, int heads, int parts,
+                        int slots, int *cut) {
+    int32_t *part = calloc((size_t)parts + 1, sizeof *part);
+    mla_item *items = plan_parts(q_start, seq_lens, reqs, heads, parts, slots, part, cut);
+    int longest = -1;
+    for (int p = 0; items != NULL && p < parts; p++) {
+        int tiles = 0;
+        for (int i = part[p]; i < part[p + 1]; i++)
+            tiles += (items[i].k_end - items[i].k_begin + MLA_TILE_KEYS - 1) / MLA_TILE_KEYS;
+        longest = tiles > longest ? tiles : longest;
+    }
+    free(items), free(part);
     return longest;
 }
 
@@ -194,34 +205,20 @@ static int parts_side_by_side(int reqs, int32_t length, int tiles, int parts, in
         q_start[r] = r * tiles;
     for (int r = 0; r < reqs; r++)
         lens[r] = length;
-    mla_plan_input in = {.q_start = q_start,
-                         .seq_lens = lens,
-                         .num_reqs = reqs,
-                         .num_heads = 128,
-                         .slots = parts,
-                         .tile_rows = 128,
-                         .parts = parts,
-                         .slice_tokens = 1024};
-    mla_plan_limits l = {.max_seqs = reqs, .max_tokens = reqs * tiles};
-    mla_plan_capacity(&l, &in);
-    mla_slice slice = {0};
-    mla_item *items = calloc((size_t)l.max_items, sizeof *items);
-    mla_split *splits = calloc((size_t)l.max_splits + 1, sizeof *splits);
+    mla_item *items = plan_parts(q_start, lens, reqs, 128, parts, parts, part, splits_in_all);
     int alike = 0;
     const int share = parts / tiles;
-    if (mla_plan_build(&in, &l, &slice, items, splits, part) == 1)
-        for (int p = 0; p < share; p++) {
-            int same = 1;
-            for (int side = 1; side < tiles; side++)
-                for (int i = 0, n = part[p + 1] - part[p], q = p + side * share; i < n && same; i++) {
-                    const mla_item *a = &items[part[p] + i], *b = &items[part[q] + i];
-                    same = part[q + 1] - part[q] == n && a->request == b->request &&
-                           a->k_begin == b->k_begin && b->first_row == a->first_row + side * 128;
-                }
-            alike += same;
-        }
-    *splits_in_all = slice.num_splits;
-    free(items), free(splits);
+    for (int p = 0; items != NULL && p < share; p++) {
+        int same = 1;
+        for (int side = 1; side < tiles; side++)
+            for (int i = 0, n = part[p + 1] - part[p], q = p + side * share; i < n && same; i++) {
+                const mla_item *a = &items[part[p] + i], *b = &items[part[q] + i];
+                same = part[q + 1] - part[q] == n && a->request == b->request && a->k_begin == b->k_begin &&
+                       b->first_row == a->first_row + side * 128;
+            }
+        alike += same;
+    }
+    free(items);
     return alike;
 }
 
