@@ -238,6 +238,7 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
     flash_plan_input in = {};
     in.q_start = q_start.data(), in.seq_lens = w.kv.data(), in.k_start = w.page ? nullptr : k_start.data();
     in.num_seqs = n, in.num_kv_heads = w.hkv, in.group = p.group;
+    in.num_sms = device.num_sms, in.head_size = w.d, in.key_bytes = eb;
     in.decode_tokens = decode_tokens, in.decode_rows = dc[0].row_tiles * 8;
     for (int i = 0; i < FLASH_MODES; i++)
         in.modes[i] = {device.num_sms * dc[i].ctas_per_sm, dc[i].ctas_per_sm, dc[i].warps * 16};
@@ -245,13 +246,14 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
     in.window_left = w.window, in.window_right = -1, in.max_cluster = device.major == 9 ? 8 : 0;
     if (w.captured) in.captured = n * w.hkv * ((max_q * p.group + in.decode_rows - 1) / in.decode_rows);
     if (forced) in.num_splits = forced->pieces;
-    flash_plan_limits lim = {n, q_start[n], 0, 0, 0};
+    flash_plan_limits lim = {};
+    lim.max_seqs = n, lim.max_tokens = q_start[n];
     flash_plan_capacity(&lim, &in);
     std::vector<flash_plan_request> requests(n);
     std::vector<flash_plan_tile> keys(lim.max_tiles + 1);
     std::vector<flash_item> items(lim.max_items + 1);
     std::vector<flash_tile> tiles(lim.max_tiles + 1);
-    flash_plan plan = {requests.data(), keys.data(), items.data(), tiles.data(), {}, 0, 0, 0, 0};
+    flash_plan plan = {requests.data(), keys.data(), items.data(), tiles.data()};
     if (flash_plan_build(&in, &lim, &plan)) exit(3);
     plan.counts.block_table = d_table, plan.counts.block_table_stride = max_pages;
     p.counts = copy_of(std::vector<flash_counts>{plan.counts});
@@ -276,7 +278,7 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
     flash_prefill_more more = {};
     if (w.mixed && !w.force_sm80)
         more.ctas = getenv("FLASH_BESIDE") ? atoi(getenv("FLASH_BESIDE"))
-                                           : flash_plan_beside(&in, &plan, device.num_sms, eb);
+                                           : flash_plan_beside(&in, &plan);
     if (!getenv("FLASH_DEALT")) more.ticket = copy_of(std::vector<int32_t>{0}); /* experiments: dealt out */
     double burst, sustained;
     time_it(

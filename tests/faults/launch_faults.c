@@ -58,7 +58,7 @@ static int zero_rows(void) {
 }
 static int merge(void) {
     flash_merge_params p = {0};
-    p.num_tokens = 3, p.num_q_heads = 2, p.head_size_v = 64, p.dtype = FLASH_BF16;
+    p.all.q_len = p.num_rows = 3, p.num_q_heads = 2, p.head_size_v = 64, p.dtype = FLASH_BF16;
     return flash_merge(&p, NULL);
 }
 static int write_cache(void) {

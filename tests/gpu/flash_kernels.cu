@@ -246,13 +246,14 @@ static void run_case(const test_case &c) {
     in.max_cluster = device.major == 9 && !c.force_sm80 ? 8 : 0;
     in.captured =
         c.captured ? n * c.hkv * ((c.decode_tokens * group + in.decode_rows - 1) / in.decode_rows) : 0;
-    flash_plan_limits lim = {n, T, 0, 0, 0};
+    flash_plan_limits lim = {};
+    lim.max_seqs = n, lim.max_tokens = T;
     flash_plan_capacity(&lim, &in);
     std::vector<flash_plan_request> requests(lim.max_seqs);
     std::vector<flash_plan_tile> tile_keys(lim.max_tiles + 1);
     std::vector<flash_item> items(lim.max_items + 1);
     std::vector<flash_tile> tiles(lim.max_tiles + 1);
-    flash_plan plan = {requests.data(), tile_keys.data(), items.data(), tiles.data(), {}, 0, 0, 0, 0};
+    flash_plan plan = {requests.data(), tile_keys.data(), items.data(), tiles.data()};
     if (flash_plan_build(&in, &lim, &plan)) {
         ok(0, "%s: the plan fits its limits", c.name.c_str());
         return;

@@ -2,7 +2,8 @@
 /* flash.so through the plugin ABI on a device: random cases within its capability table against the reference
  * plugin in double, forced and chosen kernels, capture and replay with another batch, new block tables,
  * errors that name the parameter. FLASH_TEST_CASES=N sets the number of random cases;
- * FLASH_TEST_GRAPHS=1: captures and replays alone; ATTN_TEST_PART, ATTN_TEST_SECONDS: part.h. */
+ * FLASH_TEST_GRAPHS=1: captures and replays alone; FLASH_TEST_CUTS=1: prompts in pieces alone;
+ * ATTN_TEST_PART, ATTN_TEST_SECONDS: part.h. */
 #include "dense_step.h"
 #include "kit/case/case_families.h"
 #include "part.h"
@@ -73,6 +74,50 @@ static void packed_steps(uint64_t seed) {
         if (!part_takes()) continue;
         const int passed = run_one(flash, &c, why, sizeof why, &served);
         ok(passed && served, "%d requests of at most %d tokens: %s", REQS, shapes[at].tokens,
+           passed && served ? kit_case_text(&c, text, sizeof text) : why);
+    }
+}
+
+/* Short prompts behind long contexts, whose tiles are cut into pieces, beside requests that decode and a
+ * prompt without a context: flash_tiles_test has these lengths too. FLASH_TEST_CUTS=1: these alone. */
+static void cut_prompts(uint64_t seed) {
+    static const struct {
+        uint32_t heads, kv_heads, head_size, cache, query;
+        uint64_t features;
+    } shapes[] = {{8, 2, 128, ATTN_KV_AUTO, 0, ATTN_F_LSE},
+                  {8, 2, 128, ATTN_KV_FP8_E4M3, 0, ATTN_F_SINK | ATTN_F_LSE},
+                  {8, 2, 128, ATTN_KV_FP8_E4M3, ATTN_DTYPE_FP8_E4M3, ATTN_F_LSE},
+                  {8, 1, 64, ATTN_KV_AUTO, 0, ATTN_F_SINK},
+                  {4, 2, 256, ATTN_KV_AUTO, 0, ATTN_F_SOFT_CAP | ATTN_F_LSE},
+                  {3, 3, 96, ATTN_KV_AUTO, 0, ATTN_F_LSE},
+                  {5, 1, 104, ATTN_KV_AUTO, 0, ATTN_F_SINK | ATTN_F_LSE},
+                  {8, 2, 128, ATTN_KV_AUTO, 0, ATTN_F_OUT_FP8_STATIC}};
+    enum { SHAPES = sizeof shapes / sizeof shapes[0], KINDS = 4 };
+    static const int32_t lens[KINDS][4][2] = {{{1, 700}, {100, 3000}, {5, 90}, {40, 40}},
+                                              {{24, 2100}, {1, 4000}, {17, 900}, {0, 0}},
+                                              {{16, 5000}, {0, 0}, {0, 0}, {0, 0}},
+                                              {{130, 1900}, {65, 2600}, {0, 0}, {1, 1}}};
+    for (int i = 0; i < KINDS * SHAPES; i++) {
+        const int at = i % SHAPES, kind = i / SHAPES;
+        char why[2048] = "", text[256];
+        int served = 0;
+        kit_case_t c;
+        if (!part_takes()) continue;
+        kit_case_start(&c, ATTN_ROLE_DECODER, seed + (uint64_t)i);
+        attn_problem_t *p = &c.problem;
+        p->dtype = i % 3 == 2 ? ATTN_DTYPE_FLOAT16 : ATTN_DTYPE_BFLOAT16;
+        p->num_heads = shapes[at].heads, p->num_kv_heads = shapes[at].kv_heads;
+        p->head_size = shapes[at].head_size, p->kv_cache_dtype = shapes[at].cache;
+        p->query_dtype = shapes[at].query, p->features |= shapes[at].features;
+        if (shapes[at].features & ATTN_F_SOFT_CAP) p->logits_soft_cap = 30;
+        if (shapes[at].features & ATTN_F_OUT_FP8_STATIC) p->out_dtype = ATTN_DTYPE_FP8_E4M3;
+        if (kind == 1 && at % 2) p->mask = ATTN_MASK_FULL;
+        p->scale = 1 / sqrt(p->head_size);
+        c.family = (uint32_t)(i * 3 % KIT_CHANNEL);
+        for (int r = 0; r < 4; r++)
+            if (lens[kind][r][0] > 0) kit_case_add(&c, lens[kind][r][0], lens[kind][r][1]);
+        const int passed = run_one(flash, &c, why, sizeof why, &served);
+        ok(passed && served, "prompts in pieces: %s",
            passed && served ? kit_case_text(&c, text, sizeof text) : why);
     }
 }
@@ -295,7 +340,9 @@ int main(void) {
     reference = kit_load(file, NULL, why, sizeof why);
     if (flash == NULL || diffkv == NULL || reference == NULL) bail_out("%s: %s", file, why);
     uint64_t seed = tap_seed();
-    steps();
+    if (getenv("FLASH_TEST_CUTS") == NULL) steps();
+    if (getenv("FLASH_TEST_GRAPHS") == NULL) cut_prompts(seed);
+    if (getenv("FLASH_TEST_CUTS") != NULL) return tap_done();
     if (getenv("FLASH_TEST_GRAPHS") != NULL) return tap_done();
     packed_steps(seed);
     random_cases(seed);

@@ -191,6 +191,11 @@ ATTN_DEV void far_row(const flash_params &p, const far_tile &t, int token, int l
         const int column = 64 * i + 2 * lane;
         uint32_t *at = (uint32_t *)(to + min(column, p.head_size_v - 2));
         float2 x = make_float2(o[2 * i] * f, o[2 * i + 1] * f);
+        if (p.parts_are_f32) { /* never beside an earlier result */
+            if (column < p.head_size_v)
+                *(float2 *)(part_row(p, t.piece, t.view.q0 + token, t.head) + column) = x;
+            continue;
+        }
         if (__any_sync(~0u, old != 0.f)) {
             const uint32_t was = *at;
             const float2 y = t.out_dtype == DT_BF16 ? unpack2<DT_BF16>(was) : unpack2<DT_F16>(was);

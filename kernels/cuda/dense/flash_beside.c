@@ -14,10 +14,9 @@ static double read_rate(double part) {
 
 /* Times are in bytes that the memory brings meanwhile, by the sum of the head sizes, which both have in
  * common. */
-int32_t flash_plan_beside(const flash_plan_input *in, const flash_plan *plan, int32_t num_sms,
-                          int32_t key_bytes) {
-    const int32_t tile_heads = in->tile_heads > 0 ? in->tile_heads : 1;
-    const double decode = (double)plan->decode_keys * in->num_kv_heads * key_bytes,
+int32_t flash_plan_beside(const flash_plan_input *in, const flash_plan *plan) {
+    const int32_t num_sms = in->num_sms, tile_heads = in->tile_heads > 0 ? in->tile_heads : 1;
+    const double decode = (double)plan->decode_keys * in->num_kv_heads * in->key_bytes,
                  tile = 2.0 * plan->keys_per_tile * in->block_rows * tile_heads * num_sms / operations_a_byte,
                  tiles = (double)plan->counts.num_tiles * in->num_kv_heads * (in->packed ? 1 : in->group) /
                          tile_heads;

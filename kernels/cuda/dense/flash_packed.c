@@ -7,53 +7,41 @@
 /* Times beside reading a key of a KV head, by a multiprocessor's share of the memory's rate: of decode with
  * `blocks` of 16 rows, and of a tile. H200, 64 requests of 8192 keys: 1.46 and 2.1 for 2 and 4 blocks of head
  * size 128, 1.55 for 2 of 256, 1.56 and 3.03 of 64, 1.98 and 3.94 of bytes, which each block widens. */
-static double decode_time(int blocks, int head_size, int key_bytes) {
+static double decode_time(const flash_plan_input *in, int tokens) {
+    const int blocks = (tokens * in->group + 15) / 16;
     if (blocks < 2) return 1;
-    return key_bytes == 1 ? 0.98 * blocks : head_size <= 64 ? 0.76 * blocks : 0.8 + 0.33 * blocks;
+    return in->key_bytes == 1 ? 0.98 * blocks : in->head_size <= 64 ? 0.76 * blocks : 0.8 + 0.33 * blocks;
 }
-static double tile_time(int head_size, int key_bytes) {
-    return key_bytes == 1 ? 2.3 : head_size <= 64 ? 1.52 : 1.16;
-}
-
-/* Tiles of all requests, `a_request` each, on num_sms. */
-static double tiles_time(double keys, double longest, double requests, double a_request, int num_sms) {
-    const double tiles = requests * a_request,
-                 waves = (double)(int64_t)((tiles + num_sms - 1) / num_sms) * longest,
-                 drawn = keys * a_request / num_sms + longest / 2, time = waves < drawn ? waves : drawn;
-    return time > longest ? time : longest;
+static double tile_time(const flash_plan_input *in) {
+    return in->key_bytes == 1 ? 2.3 : in->head_size <= 64 ? 1.52 : 1.16;
 }
 
-int flash_plan_packed(const flash_plan_input *in, int32_t tile_heads, int32_t head_size, int32_t num_sms,
-                      int32_t key_bytes) {
-    double keys = 0, longest = 0, requests = 0;
-    int most = 0;
+int flash_plan_packed(const flash_plan_input *in, const flash_plan_limits *lim, int32_t block_rows,
+                      int32_t tile_heads, flash_cut_request *scratch) {
+    double decode_keys = 0;
+    int decode_tokens = 0, requests = 0;
     if (!flash_may_pack(in)) return 0;
     for (int s = 0; s < in->num_seqs; s++) {
         const int q = in->q_start[s + 1] - in->q_start[s];
         if (q <= 0) continue;
-        const double span = flash_visible_span(in, s, q, 0, q - 1);
-        keys += span;
-        longest = span > longest ? span : longest;
-        most = q > most ? q : most;
         requests++;
+        if (q > in->decode_tokens) continue;
+        decode_keys += flash_visible_span(in, s, q, 0, q - 1);
+        decode_tokens = q > decode_tokens ? q : decode_tokens;
     }
     if (requests < 1) return 0;
-    const double heads = in->num_kv_heads, tile = tile_time(head_size, key_bytes);
-    const double packed = tile * tiles_time(keys, longest, requests, heads * in->group / tile_heads, num_sms);
-    const double apart =
-        most > in->decode_tokens
-            ? tile * tiles_time(keys, longest, requests,
-                                heads * in->group / (in->tile_heads > 0 ? in->tile_heads : 1), num_sms)
-            : keys * heads / num_sms * decode_time((most * in->group + 15) / 16, head_size, key_bytes);
+    flash_cut unused;
+    flash_plan_input tiles = *in;
+    tiles.decode_tokens = 0, tiles.block_rows = block_rows, tiles.tile_heads = tile_heads;
+    const double packed = tile_time(in) * flash_plan_cut(&tiles, lim, scratch, &unused),
+                 apart = decode_keys * in->num_kv_heads / in->num_sms * decode_time(in, decode_tokens) +
+                         tile_time(in) * flash_plan_cut(in, lim, scratch, &unused);
     return packed < 0.95 * apart;
 }
 
 /* No time of tiles is below that of the longest one, nor below an equal share of all. */
-int flash_may_be_packed(const flash_plan_input *in, int32_t tokens, int32_t tile_heads, int32_t head_size,
-                        int32_t num_sms, int32_t key_bytes) {
+int flash_may_be_packed(const flash_plan_input *in, int32_t tokens, int32_t tile_heads) {
     const double tiles = (double)in->num_seqs * in->num_kv_heads * in->group / tile_heads,
-                 filled = tiles < num_sms ? tiles / num_sms : 1;
-    return flash_may_pack(in) && tile_time(head_size, key_bytes) <
-                                     filled * tile_heads / in->group *
-                                         decode_time((tokens * in->group + 15) / 16, head_size, key_bytes);
+                 filled = tiles < in->num_sms ? tiles / in->num_sms : 1;
+    return flash_may_pack(in) && tile_time(in) < filled * tile_heads / in->group * decode_time(in, tokens);
 }

@@ -36,6 +36,11 @@ typedef struct flash_tile {
     int32_t q0, q_len, kv_len, causal;
 } flash_tile;
 
+/* Query rows of a request whose result the merge makes, of so many pieces. */
+typedef struct flash_span {
+    int32_t q0, q_len, pieces, reserved;
+} flash_span;
+
 /* First bytes of the metadata buffer on the device; the counts are read by the kernels, so that a captured
  * launch serves any later batch that fits the capacities. */
 typedef struct flash_counts {
@@ -109,24 +114,28 @@ typedef struct flash_params {
     int32_t page_shift, sees_all, by8, is_joined;
     int32_t piece_keys; /* prefill, > 0: a tile's result is that of piece first_key / piece_keys ... */
     int64_t out_piece, lse_piece; /* ... which lie so many elements apart */
+    int32_t parts_are_f32;        /* prefill of pages, with piece_keys: out is float */
     int64_t q_rows;               /* rows of q that exist */
     int64_t kv_rows;              /* rows of contiguous k and v */
     float scale;                  /* softmax scale, natural units */
     float soft_cap;               /* 0: off */
 } flash_params;
 
-/* Merge of the passes of a cascade: `pieces` over the prefix, and the suffix, which lies in `out` already. */
+/* Merge of results of the same rows over different keys: the passes of a cascade, or pieces of tiles. */
 typedef struct flash_merge_params {
-    const void *part;      /* [pieces, tokens, num_q_heads, head_size_v], the type of out */
-    const float *part_lse; /* [pieces, num_q_heads, tokens], natural log */
-    const float *out_lse;  /* of the suffix: [num_q_heads, tokens] by the strides below */
+    const void *part;      /* [pieces, num_rows, num_q_heads, head_size_v], float or the type of out */
+    const float *part_lse; /* [pieces, num_q_heads, num_rows], natural log */
     void *out;
-    float *lse;         /* where the merged value goes, may be NULL */
-    const float *sinks; /* [num_q_heads], may be NULL: counts once, here */
-    int64_t out_token, out_head;
-    int64_t out_lse_token, out_lse_head, lse_token, lse_head;
-    int32_t pieces, num_tokens, num_q_heads, head_size_v;
+    float *lse;              /* where the merged value goes, may be NULL */
+    const float *sinks;      /* [num_q_heads], may be NULL: counts once, here */
+    const flash_span *spans; /* [num_spans] on the device */
+    int64_t out_token, out_head, lse_token, lse_head;
+    int32_t num_spans; /* 0: `all` is the only one */
+    flash_span all;    /* or, of spans, q_len is that of the longest */
+    int32_t first_row; /* that parts have */
+    int32_t num_rows, num_q_heads, head_size_v;
     int32_t dtype; /* enum flash_dtype */
+    int32_t parts_are_f32;
 } flash_merge_params;
 
 /* Cache write: one row of K and V per slot. */

@@ -23,13 +23,9 @@ static int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
 
-static int is_causal(const flash_plan_input *in, int seq) {
-    return in->causal_per_seq ? in->causal_per_seq[seq] != 0 : in->causal != 0;
-}
-
 int flash_visible_span(const flash_plan_input *in, int seq, int q_len, int first, int last) {
     long kv = in->seq_lens[seq], lo = in->first_key, hi = kv, pos = kv - q_len;
-    if (is_causal(in, seq))
+    if (flash_is_causal(in, seq))
         hi = pos + last + 1;
     else if (in->window_right >= 0 && pos + last + in->window_right + 1 < hi)
         hi = pos + last + in->window_right + 1;
@@ -246,7 +242,7 @@ static flash_item item_of(const flash_plan_input *in, int seq, int piece, int pi
                         in->q_start[seq],
                         in->q_start[seq + 1] - in->q_start[seq],
                         in->seq_lens[seq],
-                        is_causal(in, seq)};
+                        flash_is_causal(in, seq)};
 }
 
 static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
@@ -283,41 +279,68 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
     return 0;
 }
 
+/* Pieces of a request that is tiles. */
+static int tile_pieces(const flash_plan_input *in, int s, int q_len) {
+    const int kv = in->seq_lens[s];
+    return flash_pieces_of(kv, flash_is_causal(in, s) ? kv - q_len + 1 : kv, in->piece_keys);
+}
+
+/* What the rows from `first` on see of piece `piece`; all of it but of the last. */
+static int piece_span(const flash_plan_input *in, int s, int q_len, int first, int last, int piece,
+                      int pieces) {
+    return piece < pieces - 1 ? in->piece_keys
+                              : flash_visible_span(in, s, q_len, first, last) - piece * in->piece_keys;
+}
+
+/* A piece but the last has no mask: its tile is one of a request that ends there. */
+static flash_tile tile_of(const flash_plan_input *in, const flash_plan_tile *x) {
+    const int s = x->seq, q_len = in->q_start[s + 1] - in->q_start[s],
+              is_last = x->piece == tile_pieces(in, s, q_len) - 1;
+    return (flash_tile){s,
+                        x->block,
+                        in->k_start ? in->k_start[s] : 0,
+                        in->first_key + x->piece * in->piece_keys,
+                        in->q_start[s],
+                        q_len,
+                        is_last ? in->seq_lens[s] : (x->piece + 1) * in->piece_keys,
+                        is_last && flash_is_causal(in, s)};
+}
+
 static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
     int n = 0, group = in->packed ? in->group : 1;
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
-        if (q_len > in->decode_tokens) n += ceil_div(q_len * group, in->block_rows);
+        if (q_len > in->decode_tokens)
+            n += ceil_div(q_len * group, in->block_rows) * tile_pieces(in, s, q_len);
     }
     if (n > lim->max_tiles) return -1;
     if (n == 0) return 0;
     flash_plan_tile *keys = plan->tile_keys;
+    flash_span *spans = (flash_span *)(void *)(plan->tiles + n);
     n = 0;
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
         if (q_len <= in->decode_tokens) continue;
         /* as first_row_of() of the Hopper kernels */
-        const int grows = !in->packed && in->block_rows == 192 && (is_causal(in, s) || in->chunk > 0);
+        const int grows = !in->packed && in->block_rows == 192 && (flash_is_causal(in, s) || in->chunk > 0);
         const int missing = grows ? ceil_div(q_len, in->block_rows) * in->block_rows - q_len : 0;
+        const int pieces = tile_pieces(in, s, q_len);
         for (int b = ceil_div(q_len * group, in->block_rows) - 1; b >= 0; b--) {
             int first = b * in->block_rows - missing;
             int end = min_i(q_len * group, first + in->block_rows);
-            keys[n++] = (flash_plan_tile){
-                flash_visible_span(in, s, q_len, max_i(first, 0) / group, (end - 1) / group), s, b, 0};
+            for (int k = pieces - 1; k >= 0; k--)
+                keys[n++] = (flash_plan_tile){
+                    piece_span(in, s, q_len, max_i(first, 0) / group, (end - 1) / group, k, pieces), s, b, k};
         }
+        if (in->piece_keys <= 0 || q_len <= 0) continue;
+        if (plan->num_spans >= lim->max_spans) return -1;
+        spans[plan->num_spans++] = (flash_span){in->q_start[s], q_len, pieces, 0};
+        plan->longest_span = max_i(plan->longest_span, q_len);
     }
     sort_falling(keys, plan->tiles, n); /* of one length: by request, its last block first */
     double sum = 0;
     for (int i = 0; i < n; i++) {
-        const int s = keys[i].seq;
-        plan->tiles[i] = (flash_tile){s,
-                                      keys[i].block,
-                                      in->k_start ? in->k_start[s] : 0,
-                                      in->first_key,
-                                      in->q_start[s],
-                                      in->q_start[s + 1] - in->q_start[s],
-                                      in->seq_lens[s],
-                                      is_causal(in, s)};
+        plan->tiles[i] = tile_of(in, &keys[i]);
         sum += keys[i].keys;
     }
     plan->keys_per_tile = (int32_t)(sum / n);
@@ -333,6 +356,11 @@ void flash_plan_capacity(flash_plan_limits *lim, const flash_plan_input *in) {
     int group = in->packed ? in->group : 1;
     lim->max_tiles =
         min_i(lim->max_tokens, lim->max_seqs + (int)((long)lim->max_tokens * group / in->block_rows));
+    lim->max_spans = 0;
+    if (lim->max_cut_rows > 0) { /* as many pieces as flash_plan_cut makes */
+        lim->max_spans = min_i(lim->max_seqs, 4 * in->num_sms);
+        lim->max_tiles = max_i(lim->max_tiles, 8 * in->num_sms);
+    }
 }
 
 int flash_plan_build(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
@@ -340,6 +368,7 @@ int flash_plan_build(const flash_plan_input *in, const flash_plan_limits *lim, f
     plan->mode = 0;
     plan->cluster = 1;
     plan->keys_per_tile = 0;
+    plan->num_spans = plan->longest_span = 0;
     plan->decode_tokens = 0;
     plan->decode_keys = 0;
     int rc = in->decode_tokens > 0 ? plan_decode(in, lim, plan) : 0;

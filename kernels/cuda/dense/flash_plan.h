@@ -12,13 +12,16 @@ extern "C" {
 #endif
 
 enum { FLASH_MAX_PIECES = 256 };
+enum { FLASH_CUT_PIECES = 128, FLASH_CUT_KEYS = 512 }; /* most pieces of a tile, fewest keys of one */
 
 typedef struct flash_plan_limits {
     int32_t max_seqs;   /* requests */
     int32_t max_tokens; /* query tokens of a batch */
     int32_t max_items;  /* capacities of the lists */
     int32_t max_tiles;
-    int32_t max_slots; /* partial results: pieces of split requests */
+    int32_t max_slots;    /* partial results: pieces of split requests */
+    int64_t max_cut_rows; /* rows of heads in all pieces of tiles, an input; 0: tiles are never cut */
+    int32_t max_spans;    /* requests whose tiles are cut */
 } flash_plan_limits;
 
 /* CTAs of the decode kernel: of 4 warps; of 8, twice the bytes in flight, for batches that do not fill the
@@ -51,7 +54,14 @@ typedef struct flash_plan_input {
     int32_t captured; /* > 0: CTAs of one piece of every request, of a launch that serves later batches too */
     int32_t num_splits; /* 0: choose, else exactly so many pieces (1: batch invariant) */
     int32_t first_key;  /* keys before it are another pass's (cascade): 0, or the common prefix */
+    int32_t num_sms, head_size;
+    int32_t key_bytes;  /* of an element of the cache */
+    int32_t piece_keys; /* prefill tiles are cut at its multiples (flash_plan_cut); 0: they are not */
 } flash_plan_input;
+
+static inline int flash_is_causal(const flash_plan_input *in, int seq) {
+    return in->causal_per_seq ? in->causal_per_seq[seq] != 0 : in->causal != 0;
+}
 
 /* Scratch of the planner, allocated once by the caller: max_seqs requests and max_tiles tiles. Both are
  * sorted by their first member and have one size. */
@@ -62,16 +72,28 @@ typedef struct flash_plan_request {
 
 typedef struct flash_plan_tile {
     int32_t keys;
-    int32_t seq, block;
-    int32_t reserved;
+    int32_t seq, block, piece;
 } flash_plan_tile;
+
+/* A request whose keys may be cut: its keys, those that all of its rows see, its tiles of a head. */
+typedef struct flash_cut_request {
+    int32_t keys, seen, blocks, reserved;
+} flash_cut_request;
+
+/* How tiles are cut: piece_keys 0: not at all. */
+typedef struct flash_cut {
+    int32_t piece_keys, pieces;  /* of the request that has most */
+    int32_t first_row, num_rows; /* of Q, from the first request that is tiles to the last */
+} flash_cut;
 
 typedef struct flash_plan {
     flash_plan_request *requests; /* scratch */
     flash_plan_tile *tile_keys;   /* scratch */
     flash_item *items;
-    flash_tile *tiles;
+    flash_tile *tiles; /* with piece_keys, the flash_spans of those requests follow the last one */
     flash_counts counts;
+    int32_t num_spans;
+    int32_t longest_span;  /* query rows */
     int32_t keys_per_tile; /* average over tiles */
     int32_t mode;          /* enum flash_decode_mode */
     int32_t cluster; /* > 1: every request has a multiple of so many pieces, which merge within a cluster */
@@ -84,12 +106,26 @@ typedef struct flash_plan {
 typedef struct flash_prefix_plan {
     int32_t num_tiles, pieces, piece_keys;
 } flash_prefix_plan;
-int32_t flash_prefix_capacity(const flash_plan_input *shape, int32_t max_tokens, int32_t num_sms); /* tiles */
-/* 0, or -1 when `capacity` is too small. num_sms: of the device. */
-int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t num_sms, int32_t capacity,
-                      flash_tile *tiles, flash_prefix_plan *plan);
+int32_t flash_prefix_capacity(const flash_plan_input *shape, int32_t max_tokens); /* tiles */
+/* 0, or -1 when `capacity` is too small. */
+int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t capacity, flash_tile *tiles,
+                      flash_prefix_plan *plan);
 
-/* Capacities that any batch within max_seqs and max_tokens fits. */
+/* Whether tiles of a problem may be cut at all: where no mask looks at distances, not where a number of
+ * pieces is asked for, as batch invariance does, nor in a cascade, nor where a launch serves later
+ * batches. */
+static inline int flash_may_cut(const flash_plan_input *in) {
+    return in->num_splits == 0 && in->window_left < 0 && in->window_right < 0 && in->chunk == 0 &&
+           in->first_key == 0 && in->k_start == 0 && in->captured == 0;
+}
+/* The cut of a batch that takes least, and its time, in keys that a tile reads meanwhile. `requests`: scratch
+ * of num_seqs. */
+double flash_plan_cut(const flash_plan_input *input, const flash_plan_limits *limits,
+                      flash_cut_request *requests, flash_cut *cut);
+/* Pieces of a request with so many keys, of which all of its rows see `seen`. */
+int32_t flash_pieces_of(int32_t keys, int32_t seen, int32_t piece_keys);
+
+/* Capacities that any batch within max_seqs and max_tokens fits, cut within max_cut_rows. */
 void flash_plan_capacity(flash_plan_limits *limits, const flash_plan_input *shape);
 /* 0, or -1 when a list is too short (the caller broke its limits). */
 int flash_plan_build(const flash_plan_input *input, const flash_plan_limits *limits, flash_plan *plan);
@@ -102,19 +138,16 @@ int flash_visible_span(const flash_plan_input *input, int seq, int q_len, int fi
 static inline int flash_may_pack(const flash_plan_input *in) {
     return in->num_splits == 0 && in->chunk == 0 && in->first_key == 0 && !in->packed;
 }
-/* Whether a batch, which was not planned yet, had better be tiles of one token block a request and
- * `tile_heads` heads (flash_pack_prefill) than what it would be: 1 or 0. key_bytes: of an element of the
- * cache. */
-int flash_plan_packed(const flash_plan_input *input, int32_t tile_heads, int32_t head_size, int32_t num_sms,
-                      int32_t key_bytes);
+/* Whether a batch, which was not planned yet, had better be tiles of block_rows tokens, no fewer than any
+ * request has, of `tile_heads` heads (flash_pack_prefill) than what it would be: 1 or 0. */
+int flash_plan_packed(const flash_plan_input *input, const flash_plan_limits *limits, int32_t block_rows,
+                      int32_t tile_heads, flash_cut_request *scratch);
 /* Whether a batch of at most num_seqs requests, each of at most `tokens` query tokens that decode takes, is
  * ever such tiles, whatever its lengths are: 0 where flash_plan_packed says 0 of all of them. */
-int flash_may_be_packed(const flash_plan_input *input, int32_t tokens, int32_t tile_heads, int32_t head_size,
-                        int32_t num_sms, int32_t key_bytes);
+int flash_may_be_packed(const flash_plan_input *input, int32_t tokens, int32_t tile_heads);
 /* Of a plan that was built, where prefill draws its tiles: how many SMs it takes while decode runs on the
- * others; 0: one after the other. key_bytes: of an element of the cache. */
-int32_t flash_plan_beside(const flash_plan_input *input, const flash_plan *plan, int32_t num_sms,
-                          int32_t key_bytes);
+ * others; 0: one after the other. */
+int32_t flash_plan_beside(const flash_plan_input *input, const flash_plan *plan);
 
 #ifdef __cplusplus
 }

@@ -19,26 +19,26 @@ static int32_t tile_ctas(const flash_plan_input *in) {
     return in->num_kv_heads * (in->packed ? 1 : in->group / (in->tile_heads > 1 ? in->tile_heads : 1));
 }
 
-static int32_t pieces_of(const flash_plan_input *in, int32_t tiles, int32_t num_sms) {
-    int32_t fit = num_sms / (tiles * tile_ctas(in));
+static int32_t pieces_of(const flash_plan_input *in, int32_t tiles) {
+    int32_t fit = in->num_sms / (tiles * tile_ctas(in));
     return fit < 1 ? 1 : fit > MAX_PIECES ? MAX_PIECES : fit;
 }
 
-int32_t flash_prefix_capacity(const flash_plan_input *shape, int32_t max_tokens, int32_t num_sms) {
+int32_t flash_prefix_capacity(const flash_plan_input *shape, int32_t max_tokens) {
     int32_t tiles = row_tiles(shape, max_tokens), most = tiles;
-    for (int32_t n = 1; n <= tiles && n <= num_sms; n++) {
-        int32_t cut = n * pieces_of(shape, n, num_sms);
+    for (int32_t n = 1; n <= tiles && n <= shape->num_sms; n++) {
+        int32_t cut = n * pieces_of(shape, n);
         most = cut > most ? cut : most;
     }
     return most;
 }
 
-int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t num_sms, int32_t capacity,
-                      flash_tile *tiles, flash_prefix_plan *plan) {
+int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t capacity, flash_tile *tiles,
+                      flash_prefix_plan *plan) {
     int32_t prefix = in->first_key, blocks = tokens > 0 ? row_tiles(in, tokens) : 0;
     *plan = (flash_prefix_plan){0, 0, 0};
     if (blocks == 0 || prefix <= 0) return 0;
-    int32_t pieces = pieces_of(in, blocks, num_sms), most = prefix / MIN_PIECE;
+    int32_t pieces = pieces_of(in, blocks), most = prefix / MIN_PIECE;
     if (pieces > most) pieces = most > 0 ? most : 1;
     plan->piece_keys = ceil_div(ceil_div(prefix, pieces), 128) * 128;
     plan->pieces = ceil_div(prefix, plan->piece_keys);

@@ -82,6 +82,11 @@ ATTN_DEV float qk_scale(const flash_params &p, int kv_head) {
     return p.q_scale ? k * __ldg(p.q_scale + kv_head * p.q_scale_stride) : k;
 }
 
+/* With parts_are_f32, a row of a piece's result. */
+ATTN_DEV float *part_row(const flash_params &p, int piece, int row, int head) {
+    return (float *)p.out + piece * p.out_piece + (int64_t)row * p.out_token + (int64_t)head * p.out_head;
+}
+
 /* 16-bit output of two neighbours. */
 ATTN_DEV uint32_t pack2_as(int dtype, float lo, float hi) {
     return dtype == DT_BF16 ? pack2<DT_BF16>(lo, hi) : pack2<DT_F16>(lo, hi);

@@ -282,6 +282,21 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
                 p.lse[piece * p.lse_piece + (int64_t)(sv.q0 + tok) * p.lse_token + (int64_t)h * p.lse_head] =
                     natural_lse(mm, sum);
         }
+        if (p.parts_are_f32) {
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int row = row0 + (warp * MT + t) * 16 + g + 8 * e;
+                if (row >= rows) continue;
+                float *part =
+                    part_row(p, piece, sv.q0 + row / p.group, head * p.group + row % p.group) + 2 * q;
+#pragma unroll
+                for (int j = 0; j < DV / 8; j++)
+                    if (j * 8 < p.head_size_v)
+                        *(float2 *)(part + j * 8) =
+                            make_float2(o[t][j][2 * e] * f[e], o[t][j][2 * e + 1] * f[e]);
+            }
+            continue;
+        }
         uint8_t *so = smem + ((warp * MT + t) * 16 + g) * T::KRS + 4 * q;
 #pragma unroll
         for (int j = 0; j < DV / 8; j++) {
@@ -291,7 +306,7 @@ __global__ void __launch_bounds__(128) prefill80_kernel(const __grid_constant__ 
         }
     }
     __syncwarp();
-    for (int i = lane; i < MT * 16 * (DV / 8); i += 32) {
+    for (int i = lane; i < MT * 16 * (DV / 8) && !p.parts_are_f32; i += 32) {
         int r = warp * MT * 16 + i / (DV / 8), d = i % (DV / 8) * 8, row = row0 + r;
         if (row < rows && d < p.head_size_v)
             *(uint4 *)((uint16_t *)p.out + piece * p.out_piece +

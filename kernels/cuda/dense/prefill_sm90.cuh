@@ -31,6 +31,7 @@ template <int DK_, int DV_, int NWG_, int BN_, int NQ_, bool PAGED, bool FEATURE
           bool SHORT_ = false>
 struct prefill90_traits {
     static constexpr bool WIDENED = WIDENED_, FEATURE = FEATURE_;
+    static constexpr bool PARTS = PAGED; /* results of pieces may be float (flash_cut.c) */
     static constexpr int BYTE_STAGES = PREFILL_SM90_BYTE_STAGES(NQ_);
     static constexpr int FIRST = WIDENED ? 2 : 1, WIDENERS = 4 * FIRST - 1,
                          BYTE_BLOCK = WIDENED ? BN_ * 128 : 0; /* rows of 128 bytes */

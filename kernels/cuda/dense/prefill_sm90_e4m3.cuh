@@ -298,8 +298,19 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         /* columns 16 i + 4 q to + 3 are in registers 8 i + {0, 4, 1, 5}; rows through this warp's own 4 KB */
         const uint32_t so = sO + (w * 64 + wr * 16) * D * 2;
         const int flip = (g & 3) << 1;
+        float *part = part_row(p, piece, q0 + row, head) + 4 * q;
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
+            if (p.parts_are_f32) {
+                if (16 * i >= p.head_size_v) break;
+                if (is_row(row, q_len))
+                    *(float4 *)(part + 16 * i) =
+                        make_float4(o[8 * i] * r0, o[8 * i + 4] * r0, o[8 * i + 1] * r0, o[8 * i + 5] * r0);
+                if (is_row(row + 8, q_len))
+                    *(float4 *)(part + 8 * p.out_token + 16 * i) = make_float4(
+                        o[8 * i + 2] * r1, o[8 * i + 6] * r1, o[8 * i + 3] * r1, o[8 * i + 7] * r1);
+                continue;
+            }
             const uint32_t at = so + g * D * 2 + (((2 * i + (q >> 1)) ^ flip) << 4) + (q & 1) * 8;
             st_shared_v2(at, pack2_as(p.out_dtype, o[8 * i] * r0, o[8 * i + 4] * r0),
                          pack2_as(p.out_dtype, o[8 * i + 1] * r0, o[8 * i + 5] * r0));
@@ -309,6 +320,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < 8; i++) {
+            if (p.parts_are_f32) break;
             const int rw = 2 * i + (lane >> 4), ch = lane & 15, r = first_row + rw;
             const uint4 x = ld_shared_v4(so + rw * D * 2 + ((ch ^ ((rw & 3) << 1)) << 4));
             if (is_row(r, q_len) && ch * 8 < p.head_size_v)

@@ -66,6 +66,20 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
     }
 }
 
+/* A piece's rows `row` and row + 8 as they are, for the merge: four neighbours store 32 bytes of a row. */
+template <class T>
+ATTN_DEV void write_part(const flash_params &p, const tile_info &t, const float (&o)[T::DV / 2], int row,
+                         int head, int q, float r0, float r1) {
+    float *to = part_row(p, t.piece, t.q0 + row, head) + 2 * q;
+#pragma unroll
+    for (int i = 0; i < T::DV / 8; i++) {
+        if (8 * i >= p.head_size_v) break;
+        if (is_row(row, t.q_len)) *(float2 *)(to + 8 * i) = make_float2(o[4 * i] * r0, o[4 * i + 1] * r0);
+        if (is_row(row + 8, t.q_len))
+            *(float2 *)(to + 8 * p.out_token + 8 * i) = make_float2(o[4 * i + 2] * r1, o[4 * i + 3] * r1);
+    }
+}
+
 /* A warp's 16 rows of a tile: b in base-2 units and el, maximum and sum of the thread's two rows. DIRECTLY
  * from registers, or through `rows_of_q`, the warpgroup's own rows of Q, which `empty` gives back (or of
  * memory for the result, T::OB). */
@@ -88,6 +102,17 @@ ATTN_DEV void store_tile(const flash_sm90_params &P, const tile_info &t, const f
     }
     r0 = el0 > 0.f ? r0 / el0 : 0.f;
     r1 = el1 > 0.f ? r1 / el1 : 0.f;
+    if constexpr (T::PARTS) {
+        if (p.parts_are_f32) {
+            if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
+            write_part<T>(p, t, o, row, head, q, r0, r1);
+            if (!DIRECTLY) {
+                named_barrier(2 + w, 128); /* every warp's QK of the tile is behind it */
+                if (tid == 0) mbar_arrive(empty);
+            }
+            return;
+        }
+    }
     if constexpr (T::OB > 0) { /* whole rows of 16 by the copy engine */
         if (__any_sync(~0u, P.o_boxes && piece == 0 && first_row >= 0 && first_row + 16 <= q_len)) {
             if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);

@@ -98,51 +98,76 @@ static int run_prefill(attn_instance_t *in, const flash_params *p, const flash_p
     return flash_run_prefill_more(p, &more, &in->shape, c, num_tiles, &in->runtime, stream);
 }
 
+/* The same into the workspace: parts from `first` on, rows of Q from first_row on, num_rows of each, of so
+ * many bytes a value; the sink is the merge's. */
+static flash_params as_parts(const attn_instance_t *in, const flash_params *p, char *work, int first,
+                             int first_row, int num_rows, int bytes) {
+    flash_params x = *p;
+    x.parts_are_f32 = bytes == 4;
+    x.out_head = in->dv, x.out_token = (int64_t)p->num_q_heads * in->dv;
+    x.lse_token = 1, x.lse_head = num_rows;
+    x.out_piece = x.out_token * num_rows, x.lse_piece = (int64_t)p->num_q_heads * num_rows;
+    /* as numbers: what lies before the first row is nobody's */
+    x.out = (void *)((uintptr_t)work + in->part_rows_at +
+                     (uintptr_t)((first * x.out_piece - first_row * x.out_token) * bytes));
+    x.lse = (float *)((uintptr_t)work + in->part_rows_lse_at +
+                      (uintptr_t)((first * x.lse_piece - first_row) * (int)sizeof(float)));
+    x.sinks = NULL;
+    return x;
+}
+
 /* The pass over the common prefix: all tokens as one request, its pieces into the workspace. */
 static int launch_prefix(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
                          char *work, void *stream) {
-    flash_params x = *p;
+    flash_params x = as_parts(in, p, work, 0, 0, h->head.num_tokens, 2);
     x.counts = (const flash_counts *)(void *)(meta + in->prefix_counts_at);
     x.tiles = (const flash_tile *)(void *)(meta + in->prefix_tiles_at);
-    x.out = work + in->prefix_out_at;
-    x.lse = (float *)(void *)(work + in->prefix_lse_at);
-    x.out_head = in->dv, x.out_token = (int64_t)p->num_q_heads * in->dv;
-    x.lse_token = 1, x.lse_head = h->head.num_tokens;
-    x.out_piece = x.out_token * h->head.num_tokens,
-    x.lse_piece = (int64_t)p->num_q_heads * h->head.num_tokens;
     x.piece_keys = h->prefix.piece_keys, x.keys_per_tile = h->prefix.piece_keys;
-    x.sinks = NULL;
     return run_prefill(in, &x, &in->prefill, h->prefix.num_tiles, 0, meta, stream);
 }
 
-static int launch_merge(attn_instance_t *in, const flash_host_header *h, const flash_params *suffix,
-                        const flash_params *p, char *work, void *stream) {
-    const flash_merge_params m = {.part = work + in->prefix_out_at,
-                                  .part_lse = (const float *)(void *)(work + in->prefix_lse_at),
-                                  .out_lse = suffix->lse,
-                                  .out = p->out,
-                                  .lse = p->lse,
-                                  .sinks = p->sinks,
-                                  .out_token = p->out_token,
-                                  .out_head = p->out_head,
-                                  .out_lse_token = suffix->lse_token,
-                                  .out_lse_head = suffix->lse_head,
-                                  .lse_token = p->lse_token,
-                                  .lse_head = p->lse_head,
-                                  .pieces = h->prefix.pieces,
-                                  .num_tokens = h->head.num_tokens,
-                                  .num_q_heads = p->num_q_heads,
-                                  .head_size_v = in->dv,
-                                  .dtype = in->out_dtype};
+static flash_merge_params merge_of(const attn_instance_t *in, const flash_params *p, char *work,
+                                   int first_row, int num_rows) {
+    return (flash_merge_params){.part = work + in->part_rows_at,
+                                .part_lse = (const float *)(void *)(work + in->part_rows_lse_at),
+                                .out = p->out,
+                                .lse = p->lse,
+                                .sinks = p->sinks,
+                                .out_token = p->out_token,
+                                .out_head = p->out_head,
+                                .lse_token = p->lse_token,
+                                .lse_head = p->lse_head,
+                                .first_row = first_row,
+                                .num_rows = num_rows,
+                                .num_q_heads = p->num_q_heads,
+                                .head_size_v = in->dv,
+                                .dtype = in->out_dtype};
+}
+
+/* Tiles and, of those that are cut, the merge. */
+static int launch_tiles(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
+                        char *work, void *stream) {
+    flash_prefill_config tiles = in->prefill;
+    tiles.block_rows = h->tile_rows, tiles.tile_heads = h->tile_heads;
+    const flash_cut *cut = &h->cut;
+    if (cut->piece_keys == 0) return run_prefill(in, p, &tiles, h->grid_tiles, h->beside, meta, stream);
+    flash_params x = as_parts(in, p, work, 0, cut->first_row, cut->num_rows, 4);
+    x.piece_keys = cut->piece_keys;
+    return run_prefill(in, &x, &tiles, h->grid_tiles, h->beside, meta, stream);
+}
+
+static int merge_tiles(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *work,
+                       void *stream) {
+    flash_merge_params m = merge_of(in, p, work, h->cut.first_row, h->cut.num_rows);
+    m.spans = (const flash_span *)(const void *)(p->tiles + h->grid_tiles);
+    m.num_spans = h->num_spans, m.all.q_len = h->longest_span, m.parts_are_f32 = 1;
     return flash_merge(&m, stream);
 }
 
 static int launch(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
-                  void *stream) {
+                  char *work, void *stream) {
     flash_decode_config dc = in->decode[h->many_rows][h->mode];
     dc.cluster = h->cluster;
-    flash_prefill_config tiles = in->prefill;
-    tiles.block_rows = h->tile_rows, tiles.tile_heads = h->tile_heads;
     flash_params decode = *p;
     decode.beside = h->beside > 0;
     decode.listed_items = h->listed_items;
@@ -150,8 +175,9 @@ static int launch(attn_instance_t *in, const flash_host_header *h, const flash_p
     if (h->grid_items > 0 && !decode.beside) e = flash_decode_of(in)(&decode, &dc, h->grid_items, stream);
     if (!e && h->grid_tiles > 0 && h->device_lens != NULL) /* the decode kernel reads them itself */
         e = flash_read_lengths(p, (flash_tile *)(void *)(meta + in->tiles_at), h->grid_tiles, stream);
-    if (!e && h->grid_tiles > 0) e = run_prefill(in, p, &tiles, h->grid_tiles, h->beside, meta, stream);
+    if (!e && h->grid_tiles > 0) e = launch_tiles(in, h, p, meta, work, stream);
     if (!e && decode.beside) e = flash_decode_of(in)(&decode, &dc, h->grid_items, stream);
+    if (!e && h->grid_tiles > 0 && h->cut.piece_keys > 0) e = merge_tiles(in, h, p, work, stream);
     return e;
 }
 
@@ -159,16 +185,13 @@ static int launch(attn_instance_t *in, const flash_host_header *h, const flash_p
  * once. */
 static int launch_cascade(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
                           char *work, void *stream) {
-    flash_params suffix = *p;
+    flash_params suffix = as_parts(in, p, work, h->prefix.pieces, 0, h->head.num_tokens, 2);
     suffix.first_key = h->first_key;
-    suffix.sinks = NULL;
-    if (suffix.lse == NULL) {
-        suffix.lse = (float *)(void *)(work + in->suffix_lse_at);
-        suffix.lse_token = 1, suffix.lse_head = h->head.num_tokens;
-    }
+    flash_merge_params m = merge_of(in, p, work, 0, h->head.num_tokens);
+    m.all = (flash_span){0, h->head.num_tokens, h->prefix.pieces + 1, 0};
     int e = launch_prefix(in, h, p, meta, work, stream);
-    if (!e) e = launch(in, h, &suffix, meta, stream);
-    return e ? e : launch_merge(in, h, &suffix, p, work, stream);
+    if (!e) e = launch(in, h, &suffix, meta, work, stream);
+    return e ? e : flash_merge(&m, stream);
 }
 
 static int profile(attn_instance_t *in, const attn_forward_t *a, void *stream, attn_error_t *error) {
@@ -232,7 +255,7 @@ int flash_forward(attn_instance_t *in, const attn_forward_t *args, const attn_sp
     status = gpu_enter(in->device_id, &guard, error);
     if (status != ATTN_OK) return status;
     int e = h->first_key > 0 ? launch_cascade(in, h, &p, meta, s.workspace, stream)
-                             : launch(in, h, &p, meta, stream);
+                             : launch(in, h, &p, meta, s.workspace, stream);
     if (!e) e = flash_output_finish(in, &a, &s, h->head.num_tokens, stream);
     gpu_leave(&guard);
     if (e == FLASH_E_MAP_Q || e == FLASH_E_MAP_K || e == FLASH_E_MAP_V)

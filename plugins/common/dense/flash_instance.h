@@ -51,13 +51,14 @@ struct attn_instance {
     size_t part_lse_at;       /* part_out at 0 */
     /* quantised outputs: flash_step in the metadata, and the 16-bit output in the workspace */
     size_t step_at, output_at;
-    /* cascade, in the workspace: results of the prefix's pieces, their LSE and the suffix's */
-    size_t prefix_out_at, prefix_lse_at, suffix_lse_at;
+    /* what is merged, in the workspace: results of a cascade's passes or of pieces of tiles, and their LSE */
+    size_t part_rows_at, part_rows_lse_at;
     int max_decode_tokens;
     int32_t ticket_stride;
-    int32_t *causal; /* scratch of build_metadata, as the two below */
+    int32_t *causal; /* scratch of build_metadata, as those below */
     flash_plan_request *requests;
     flash_plan_tile *tile_keys;
+    flash_cut_request *cut_requests;
 };
 
 /* The tokens of the step, as a replay finds them on the device. */
@@ -81,11 +82,13 @@ typedef struct flash_host_header {
     int32_t first_key;    /* the common prefix, 0 without a cascade */
     int32_t tile_rows, tile_heads; /* block_rows and tile_heads of the prefill configuration */
     flash_prefix_plan prefix;
+    flash_cut cut;
+    int32_t num_spans, longest_span; /* with cut: requests that are merged, rows of the longest */
     /* lengths on the device (semantics 1.6), which the lists bound; else NULL */
     const int32_t *device_starts, *device_lens;
 } flash_host_header;
 #define FLASH_MAGIC     UINT64_C(0x3168736c66747461)
-#define FLASH_MIRROR_AT 128
+#define FLASH_MIRROR_AT 192
 _Static_assert(sizeof(flash_host_header) <= FLASH_MIRROR_AT, "the header lies before the mirror");
 
 enum { FLASH_OPTION_ARCH, FLASH_OPTION_NUM_SPLITS, FLASH_NUM_OPTIONS };

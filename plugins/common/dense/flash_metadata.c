@@ -116,20 +116,24 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
      * later batch is items or tiles as its lengths are: those of one block of tokens are the same whatever
      * the heads of a tile. */
     flash_prefill_config packed;
-    const int sms = in->device.num_sms, key_bytes = in->kv_dtype == FLASH_E4M3 ? 1 : 2;
+    flash_plan_limits limits_now = in->limits;
+    if (capture)
+        limits_now.max_cut_rows = 0; /* pieces are part of the launch, and later batches have others */
     const int may_pack = longest * in->group > pi.decode_rows &&
                          (!capture || longest <= in->max_decode_tokens) &&
                          flash_pack_prefill(&in->shape, &in->prefill, longest, &packed) == 0;
-    const int is_packed = may_pack && flash_plan_packed(&pi, packed.tile_heads, in->d, sms, key_bytes);
+    const int is_packed = may_pack && flash_plan_packed(&pi, &limits_now, packed.block_rows,
+                                                        packed.tile_heads, in->cut_requests);
     if (is_packed) {
         pi.decode_tokens = 0;
         pi.block_rows = packed.block_rows, pi.tile_heads = packed.tile_heads;
     }
     const int has_packed =
-        is_packed ||
-        (may_pack && capture && flash_may_be_packed(&pi, longest, packed.tile_heads, in->d, sms, key_bytes));
+        is_packed || (may_pack && capture && flash_may_be_packed(&pi, longest, packed.tile_heads));
     const flash_prefill_config *tiles = has_packed ? &packed : &in->prefill;
     h->tile_rows = tiles->block_rows, h->tile_heads = tiles->tile_heads;
+    flash_plan_cut(&pi, &limits_now, in->cut_requests, &h->cut);
+    pi.piece_keys = h->cut.piece_keys;
     if (capture)
         pi.captured =
             b.num_reqs * in->kv_heads * ((longest_decode * in->group + pi.decode_rows - 1) / pi.decode_rows);
@@ -148,7 +152,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     h->device_starts = on_device ? attn_data(b.query_start_loc) : NULL;
     h->device_lens = on_device ? attn_data(b.seq_lens) : NULL;
     h->first_key = pi.first_key;
-    if (flash_plan_prefix(&pi, b.num_actual_tokens, in->device.num_sms, in->max_prefix_tiles,
+    if (flash_plan_prefix(&pi, b.num_actual_tokens, in->max_prefix_tiles,
                           (flash_tile *)(void *)(mirror + in->prefix_tiles_at), &h->prefix))
         return attn_fail(error, ATTN_E_INTERNAL, "batch", "the prefix's work list exceeds its capacity");
     if (in->max_prefix_tiles > 0) {
@@ -164,11 +168,10 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     h->mode = plan.mode;
     h->cluster = plan.cluster;
     h->keys_per_tile = plan.keys_per_tile;
+    h->num_spans = plan.num_spans, h->longest_span = plan.longest_span;
     h->num_key_rows = in->has_cache ? 0 : key_start[b.num_reqs];
     /* a replay's batch may need other shares, or have no prompts at all */
-    h->beside = capture || in->prefill.kind == FLASH_PREFILL_SM80
-                    ? 0
-                    : flash_plan_beside(&pi, &plan, in->device.num_sms, in->kv_dtype == FLASH_E4M3 ? 1 : 2);
+    h->beside = capture || in->prefill.kind == FLASH_PREFILL_SM80 ? 0 : flash_plan_beside(&pi, &plan);
     if (capture) { /* worst cases for this many requests; what is not there returns at once */
         h->grid_items = b.num_reqs + in->limits.max_slots < in->limits.max_items
                             ? b.num_reqs + in->limits.max_slots
@@ -179,7 +182,8 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
         h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_tiles : has_packed ? b.num_reqs : 0;
         if (has_packed) h->keys_per_tile = 0; /* later batches may have many */
     }
-    size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile);
+    size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile) +
+                  (size_t)plan.num_spans * sizeof(flash_span);
     status = gpu_send(in, &in->metadata, &s, used, stream, error);
     if (status == ATTN_OK) gpu_finish_build(&in->metadata, &b, &s);
     return status;

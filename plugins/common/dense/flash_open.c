@@ -24,6 +24,22 @@ static size_t round_up(size_t n, size_t to) {
     return (n + to - 1) / to * to;
 }
 
+/* Rows of heads of one prefill tile on each SM. */
+static size_t wave_rows(const attn_instance_t *in) {
+    const size_t rows = in->prefill.packed ? (size_t)in->prefill.block_rows
+                                           : (size_t)in->prefill.block_rows * (size_t)in->prefill.tile_heads;
+    return (size_t)in->device.num_sms * rows;
+}
+
+/* Rows of heads in pieces of tiles: of four waves, where so many tokens and keys can make them. */
+static int64_t cut_rows(const attn_instance_t *in, int max_tokens) {
+    const int64_t keys = in->problem.max_model_len ? in->problem.max_model_len : 131072,
+                  pieces =
+                      keys / FLASH_CUT_KEYS < FLASH_CUT_PIECES ? keys / FLASH_CUT_KEYS : FLASH_CUT_PIECES,
+                  all = pieces * max_tokens * in->problem.num_heads, waves = 4 * (int64_t)wave_rows(in);
+    return pieces < 2 ? 0 : all < waves ? all : waves;
+}
+
 static void lay_out(attn_instance_t *in) {
     const flash_plan_limits *l = &in->limits;
     size_t at = sizeof(flash_counts);
@@ -47,22 +63,25 @@ static void lay_out(attn_instance_t *in) {
     in->prefix_tiles_at = at = round_up(at, 16);
     at += (size_t)in->max_prefix_tiles * sizeof(flash_tile);
     in->tiles_at = at;
-    at += (size_t)l->max_tiles * sizeof(flash_tile);
+    at += (size_t)l->max_tiles * sizeof(flash_tile) + (size_t)l->max_spans * sizeof(flash_span);
     in->metadata = (gpu_metadata){
         .magic = FLASH_MAGIC, .mirror_at = FLASH_MIRROR_AT, .bytes = round_up(at, 256), .copy = flash_copy};
     size_t rows = (size_t)l->max_slots * (size_t)in->max_decode_tokens * in->problem.num_heads;
     in->part_lse_at = round_up(rows * (size_t)in->dv * 4, 256);
     in->metadata.workspace_bytes = rows ? in->part_lse_at + round_up(rows * 4, 256) : 0;
+    /* pieces of tiles are float, a cascade's passes have the type of the output */
+    size_t part_rows = (size_t)l->max_cut_rows, part_values = 2 * part_rows;
     if (in->max_prefix_tiles > 0) {
-        size_t heads = in->problem.num_heads, tokens = (size_t)l->max_tokens;
-        /* pieces appear where tiles do not fill the machine, so they hold one wave of rows at most */
-        size_t wave = (size_t)in->device.num_sms * (size_t)(in->prefill.block_rows * in->prefill.tile_heads);
-        size_t part_rows = tokens * heads > wave ? tokens * heads : wave;
-        in->prefix_out_at = in->metadata.workspace_bytes;
-        in->prefix_lse_at = in->prefix_out_at + round_up(part_rows * (size_t)in->dv * 2, 256);
-        in->suffix_lse_at = in->prefix_lse_at + round_up(part_rows * 4, 256);
-        in->metadata.workspace_bytes = in->suffix_lse_at + round_up(tokens * heads * 4, 256);
+        /* pieces appear where tiles do not fill the machine, so they hold one wave of rows at most; and the
+         * suffix */
+        const size_t all = (size_t)l->max_tokens * in->problem.num_heads, wave = wave_rows(in),
+                     passes = all + (all > wave ? all : wave);
+        part_rows = passes > part_rows ? passes : part_rows;
+        part_values = passes > part_values ? passes : part_values;
     }
+    in->part_rows_at = in->metadata.workspace_bytes;
+    in->part_rows_lse_at = in->part_rows_at + round_up(part_values * (size_t)in->dv * 2, 256);
+    if (part_rows > 0) in->metadata.workspace_bytes = in->part_rows_lse_at + round_up(part_rows * 4, 256);
     in->output_at = in->metadata.workspace_bytes;
     if (is_quantised)
         in->metadata.workspace_bytes +=
@@ -137,16 +156,21 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
                              .window_right = window,
                              .chunk = chunk,
                              .lookback = lookback,
+                             .num_sms = in->device.num_sms,
+                             .head_size = in->d,
+                             .key_bytes = in->kv_dtype == FLASH_E4M3 ? 1 : 2,
                              .max_cluster = in->device.major == 9 && !in->shape.force_sm80 ? 8 : 0,
                              .num_splits = in->features & ATTN_F_BATCH_INVARIANT ? 1 : in->num_splits};
     in->limits.max_seqs = (int)(p->max_num_seqs ? p->max_num_seqs : 256);
     in->limits.max_tokens = max_tokens;
     flash_set_modes(in, 1, pi);
+    /* pieces by distance have no way to say where their queries are */
+    if (in->has_cache && flash_may_cut(pi) && !(in->features & (ATTN_F_ALIBI | ATTN_F_DEVICE_LENGTHS)))
+        in->limits.max_cut_rows = cut_rows(in, max_tokens);
     flash_plan_capacity(&in->limits, pi);
     if (in->limits.max_items > 65535) in->limits.max_items = 65535;
     if (!decodes) in->limits.max_items = in->limits.max_slots = 0;
-    if (in->features & ATTN_F_CASCADE)
-        in->max_prefix_tiles = flash_prefix_capacity(pi, max_tokens, in->device.num_sms);
+    if (in->features & ATTN_F_CASCADE) in->max_prefix_tiles = flash_prefix_capacity(pi, max_tokens);
     lay_out(in);
     return ATTN_OK;
 }
@@ -158,7 +182,7 @@ static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
                                in->prefill.kind != FLASH_PREFILL_SM80);
     for (int i = 0; i < 2 && !e && decode != NULL; i++) /* the larger size allows the smaller */
         e = decode(NULL, &in->decode[i][FLASH_LARGE_CTAS], 0, NULL);
-    if (!e && in->max_prefix_tiles > 0) e = flash_merge(NULL, NULL);
+    if (!e && (in->max_prefix_tiles > 0 || in->limits.max_cut_rows > 0)) e = flash_merge(NULL, NULL);
     if (!e && (in->features & ATTN_F_DEVICE_LENGTHS)) e = flash_read_lengths(NULL, NULL, 0, NULL);
     if (!e && in->has_cache) e = flash_write_cache(NULL, NULL);
     if (!e)
@@ -211,7 +235,8 @@ int flash_open(const flash_backend *backend, const attn_problem_t *problem, cons
         in->requests = malloc((size_t)in->limits.max_seqs * sizeof *in->requests);
         in->causal = malloc((size_t)in->limits.max_seqs * sizeof *in->causal);
         in->tile_keys = malloc(((size_t)in->limits.max_tiles + 1) * sizeof *in->tile_keys);
-        if (in->requests == NULL || in->tile_keys == NULL || in->causal == NULL)
+        in->cut_requests = malloc((size_t)in->limits.max_seqs * sizeof *in->cut_requests);
+        if (in->requests == NULL || in->tile_keys == NULL || in->causal == NULL || in->cut_requests == NULL)
             status = attn_fail(error, ATTN_E_NO_MEMORY, "max_num_seqs",
                                "out of memory for the work lists of %d requests", in->limits.max_seqs);
     }
@@ -228,6 +253,7 @@ void flash_close(attn_instance_t *in) {
     free(in->causal);
     free(in->requests);
     free(in->tile_keys);
+    free(in->cut_requests);
     free(in);
 }
 

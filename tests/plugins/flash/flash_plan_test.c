@@ -1,27 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of flash that need no GPU: which kernel serves a shape, and the planner's work lists. Every key
  * of every request must be covered exactly once, within the capacities, whatever the lengths are. */
-#include "kernels/cuda/dense/flash_config.h"
-#include "kernels/cuda/dense/flash_plan.h"
-#include "../../tap.h"
+#include "flash_plan_testing.h"
 
-static const flash_device hopper = {9, 0, 132, 232448, 233472};
-static const flash_device ampere = {8, 0, 108, 166912, 167936};
 static const flash_device ada = {8, 9, 142, 101376, 102400};
 static const flash_device blackwell = {10, 0, 148, 232448, 233472};
 static const flash_device turing = {7, 5, 40, 65536, 65536};
-
-static uint64_t state;
-static uint32_t next_random(uint32_t below) { /* splitmix64 */
-    uint64_t z = state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (uint32_t)((z ^ z >> 31) % below);
-}
-
-static flash_shape shape_of(int q, int kv, int d, int dv, int page) {
-    return (flash_shape){q, kv, 32, 8, d, dv, page, 0, 1, 0};
-}
 
 static void test_config(void) {
     const flash_device *devices[] = {&hopper, &ampere, &blackwell};
@@ -136,27 +120,6 @@ static void test_config(void) {
     ok(flash_choose_decode(&s, &hopper, &dc) == 0 && dc.row_tiles == 2, "16 query rows take two row tiles");
 }
 
-enum { SEQS = 300 };
-static flash_plan_request requests[SEQS];
-static flash_plan_tile tile_keys[70000];
-static flash_item items[70000];
-static flash_tile tiles[70000];
-
-static flash_plan_input input(const int32_t *q_start, const int32_t *lens, int n) {
-    return (flash_plan_input){.q_start = q_start,
-                              .seq_lens = lens,
-                              .num_seqs = n,
-                              .num_kv_heads = 8,
-                              .group = 4,
-                              .decode_tokens = 4,
-                              .decode_rows = 16,
-                              .modes = {{264, 2, 64}, {132, 1, 128}, {528, 4, 32}},
-                              .block_rows = 128,
-                              .causal = 1,
-                              .window_left = -1,
-                              .window_right = -1};
-}
-
 /* Returns 0, or the number of the first rule that is broken. */
 static int check_plan(const flash_plan_input *in, const flash_plan_limits *lim, const flash_plan *p) {
     static int seen[SEQS], tile_seen[SEQS];
@@ -221,7 +184,7 @@ static void test_plan(void) {
         flash_plan_limits lim = {.max_seqs = n + (int)next_random(40),
                                  .max_tokens = tokens + (int)next_random(100)};
         flash_plan_capacity(&lim, &in);
-        flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0, 0};
+        flash_plan p = empty_plan();
         int rule = lim.max_items > 70000 || lim.max_tiles > 70000 ? 9
                    : flash_plan_build(&in, &lim, &p)              ? 8
                                                                   : check_plan(&in, &lim, &p);
@@ -237,7 +200,7 @@ static void test_plan(void) {
     flash_plan_limits lim = {.max_seqs = 1, .max_tokens = 1};
     flash_plan_input in = input(one_start, one_len, 1);
     flash_plan_capacity(&lim, &in);
-    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0, 0};
+    flash_plan p = empty_plan();
     int rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && p.counts.num_items * 8 >= 128, "one long request fills the machine: %d pieces on 8 heads",
        p.counts.num_items);
@@ -325,7 +288,7 @@ static void test_order(int n) {
     in.num_splits = 1;   /* a request is one item */
     flash_plan_limits lim = {.max_seqs = n, .max_tokens = start[n]};
     flash_plan_capacity(&lim, &in);
-    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0, 0};
+    flash_plan p = empty_plan();
     int rc = flash_plan_build(&in, &lim, &p), wrong = 0;
     for (int i = 1; i < p.counts.num_items; i++)
         wrong += p.items[i - 1].kv_len < p.items[i].kv_len ||
@@ -356,10 +319,10 @@ static void test_prefix(void) {
         in.packed = (int)next_random(2);
         in.tile_heads = in.packed ? 1 : (int)next_random(3);
         in.first_key = page * (1 + (int)next_random(600));
-        int capacity = flash_prefix_capacity(&in, tokens + (int)next_random(500), 132);
+        int capacity = flash_prefix_capacity(&in, tokens + (int)next_random(500));
         flash_prefix_plan p;
         int rows = tokens * (in.packed ? in.group : 1), blocks = (rows + in.block_rows - 1) / in.block_rows;
-        int bad = capacity > 70000 ? 1 : flash_plan_prefix(&in, tokens, 132, capacity, tiles, &p) ? 2 : 0;
+        int bad = capacity > 70000 ? 1 : flash_plan_prefix(&in, tokens, capacity, tiles, &p) ? 2 : 0;
         if (!bad && (p.num_tiles != blocks * p.pieces || p.num_tiles > capacity || p.piece_keys % 16))
             bad = 3;
         for (int b = 0; b < blocks && !bad; b++) {
@@ -387,12 +350,12 @@ static void test_prefix(void) {
     in.first_key = 512;
     flash_plan_limits lim = {.max_seqs = 3, .max_tokens = 3};
     flash_plan_capacity(&lim, &in);
-    flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0, 0};
+    flash_plan p = empty_plan();
     int rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && requests[0].span == 188 && requests[1].span == 88 && requests[2].span == 1,
        "the suffix pass plans the keys after the prefix");
-    ok(flash_plan_prefix(&in, 3, 132, 1, tiles, &(flash_prefix_plan){0, 0, 0}) == 0 &&
-           flash_plan_prefix(&in, 3000, 132, 2, tiles, &(flash_prefix_plan){0, 0, 0}) == -1,
+    ok(flash_plan_prefix(&in, 3, 1, tiles, &(flash_prefix_plan){0, 0, 0}) == 0 &&
+           flash_plan_prefix(&in, 3000, 2, tiles, &(flash_prefix_plan){0, 0, 0}) == -1,
        "a prefix list that is too short is an error");
 }
 
@@ -419,121 +382,16 @@ static void test_beside(void) {
         flash_plan_input in = input(start, lens, n);
         flash_plan_limits lim = {.max_seqs = n, .max_tokens = start[n]};
         flash_plan_capacity(&lim, &in);
-        flash_plan p = {requests, tile_keys, items, tiles, {0, 0, 0, 0, NULL, 0}, 0, 0, 0, 0, 0};
-        const int rc = flash_plan_build(&in, &lim, &p), sms = flash_plan_beside(&in, &p, 132, 2);
+        flash_plan p = empty_plan();
+        const int rc = flash_plan_build(&in, &lim, &p), sms = flash_plan_beside(&in, &p);
         ok(rc == 0 && p.decode_keys == (int64_t)cases[i].decodes * cases[i].keys && sms >= cases[i].least &&
                sms <= cases[i].most,
            "%s (%d SMs)", cases[i].what, sms);
     }
 }
-
-/* How many heads a tile of few tokens has, by the heads of a group and the tokens of the longest query. */
-static void test_packed_tiles(void) {
-    static const struct {
-        int group, head, q_dtype, kv_dtype, tokens, rows, heads; /* 0 heads: no more than a tile has anyway */
-        const char *what;
-    } cases[] = {{4, 128, FLASH_BF16, FLASH_BF16, 8, 16, 4, "a group of 4: all of it"},
-                 {4, 128, FLASH_BF16, FLASH_BF16, 20, 32, 4, "up to 32 tokens"},
-                 {4, 128, FLASH_BF16, FLASH_BF16, 33, 64, 2, "then in pairs, as ever"},
-                 {8, 128, FLASH_F16, FLASH_F16, 16, 16, 8, "a group of 8: all of it"},
-                 {8, 256, FLASH_BF16, FLASH_BF16, 17, 32, 4, "or two tiles of 4"},
-                 {16, 128, FLASH_BF16, FLASH_BF16, 4, 16, 8, "a group of 16: two tiles"},
-                 {5, 128, FLASH_BF16, FLASH_BF16, 16, 16, 5, "a group of 5 in a tile with room for 8"},
-                 {12, 128, FLASH_BF16, FLASH_BF16, 9, 16, 6, "a group of 12: two tiles of 6"},
-                 {5, 128, FLASH_BF16, FLASH_BF16, 17, 0, 0, "5 heads do not divide into tiles of 4"},
-                 {1, 128, FLASH_BF16, FLASH_BF16, 4, 0, 0, "a head alone shares nothing"},
-                 {4, 128, FLASH_BF16, FLASH_E4M3, 8, 16, 4, "keys that are widened: as those of 16 bits"},
-                 {4, 128, FLASH_E4M3, FLASH_E4M3, 8, 0, 0, "products of bytes have one head"},
-                 {8, 64, FLASH_BF16, FLASH_BF16, 8, 16, 8, "head size 64: 8 of room for 12"},
-                 {16, 64, FLASH_BF16, FLASH_BF16, 20, 32, 4, "16 of 64 in four tiles of 6"},
-                 {2, 256, FLASH_BF16, FLASH_BF16, 16, 16, 2, "two heads, as a pair"},
-                 {4, 96, FLASH_BF16, FLASH_BF16, 8, 0, 0, "other head sizes do not"}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        flash_shape s = shape_of(cases[i].q_dtype, cases[i].kv_dtype, cases[i].head, cases[i].head, 16);
-        flash_prefill_config c, packed = {0};
-        s.num_kv_heads = 2, s.num_q_heads = 2 * cases[i].group;
-        const int rc = flash_choose_prefill(&s, &hopper, &c),
-                  has = flash_pack_prefill(&s, &c, cases[i].tokens, &packed) == 0;
-        ok(rc == 0 && has == (cases[i].heads > 0) &&
-               (!has || (packed.block_rows == cases[i].rows && packed.tile_heads == cases[i].heads)),
-           "%s (%d rows of %d heads)", cases[i].what, packed.block_rows, packed.tile_heads);
-    }
-    flash_shape s = shape_of(FLASH_BF16, FLASH_BF16, 128, 128, 16);
-    flash_prefill_config c, packed;
-    ok(flash_choose_prefill(&s, &ampere, &c) == 0 && flash_pack_prefill(&s, &c, 8, &packed) == -1,
-       "the portable kernel packs rows by itself");
-}
-
-/* A captured launch has tiles where any later batch may be some: of no more requests and no longer queries,
- * whatever the keys are. */
-static void test_maybe_packed(void) {
-    enum { MOST = 80 };
-    static int32_t start[MOST + 1], lens[MOST];
-    static const int head_sizes[] = {64, 128, 256};
-    int missed = 0, packed = 0, never = 0;
-    for (int i = 0; i < 20000; i++) {
-        const int n = 1 + (int)next_random(MOST), tokens = 1 + (int)next_random(16),
-                  alike = (int)next_random(2), keys = 16 + (int)next_random(20000);
-        for (int r = 0; r < n; r++) {
-            start[r + 1] = start[r] + (int)next_random((uint32_t)tokens + 1);
-            lens[r] = start[r + 1] - start[r] + (alike ? keys : (int)next_random((uint32_t)keys));
-        }
-        const int head_size = head_sizes[next_random(3)], key_bytes = 1 + (int)next_random(2);
-        flash_plan_input in = input(start, lens, n);
-        in.decode_tokens = 16, in.tile_heads = 1, in.num_kv_heads = 1 + (int)next_random(8);
-        in.group = 1 << next_random(5);
-        const int tile_heads = in.group < 8 ? in.group : 8,
-                  is = flash_plan_packed(&in, tile_heads, head_size, 132, key_bytes);
-        in.num_seqs = n + (int)next_random(9);
-        const int may = flash_may_be_packed(&in, tokens, tile_heads, head_size, 132, key_bytes);
-        missed += is && !may, packed += is, never += !may;
-    }
-    ok(missed == 0 && packed > 1000 && never > 1000,
-       "20000 batches: %d are tiles, %d never, %d of those all the same", packed, never, missed);
-}
-
-/* Tiles for few query tokens a request: where decode would read the keys more than once, and tiles are enough
- * for the multiprocessors. */
-static void test_packed(void) {
-    enum { MOST = 128 };
-    static int32_t start[MOST + 1], lens[MOST];
-    static const struct {
-        int requests, tokens, keys, head_size, splits, window, key_bytes, packs;
-        const char *what;
-    } cases[] = {
-        {64, 4, 8192, 128, 0, -1, 2, 0, "16 rows a KV head: decode reads the keys once"},
-        {64, 8, 8192, 128, 0, -1, 2, 1, "32 rows, 512 tiles: tiles"},
-        {64, 8, 8192, 128, 0, -1, 1, 0, "32 rows over bytes: decode, which takes as long"},
-        {64, 16, 8192, 128, 0, -1, 1, 1, "64 rows over bytes: tiles"},
-        {4, 8, 8192, 128, 0, -1, 2, 0, "32 tiles leave multiprocessors idle: decode"},
-        {20, 8, 8192, 128, 0, -1, 2, 0, "160 are a second round for 28: decode"},
-        {20, 16, 8192, 128, 0, -1, 2, 1, "which 64 rows are worth"},
-        {64, 24, 8192, 128, 0, -1, 2, 1, "more tokens than decode takes: fewer tiles of more heads"},
-        {64, 16, 8192, 128, 1, -1, 2, 0, "a number of splits is asked for, or batch invariance: decode"},
-        {128, 16, 8192, 128, 0, 1023, 2, 1, "windows: by the keys that they leave"},
-        {1, 16, 65536, 128, 0, -1, 2, 0, "one request: decode, in pieces"},
-        {48, 16, 232, 128, 0, -1, 2, 1, "short contexts (flash_plugin relies on it)"},
-        {64, 8, 8192, 64, 0, -1, 2, 0, "head size 64: decode of 32 rows is faster than tiles"},
-        {64, 16, 8192, 64, 0, -1, 2, 1, "that of 64 is not"}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        for (int r = 0; r < cases[i].requests; r++)
-            start[r + 1] = start[r] + cases[i].tokens, lens[r] = cases[i].keys;
-        flash_plan_input in = input(start, lens, cases[i].requests);
-        in.decode_tokens = 16, in.tile_heads = cases[i].head_size == 64 ? 1 : 2;
-        in.num_splits = cases[i].splits, in.window_left = in.window_right = cases[i].window;
-        ok(flash_plan_packed(&in, 4, cases[i].head_size, 132, cases[i].key_bytes) == cases[i].packs, "%s",
-           cases[i].what);
-        in.chunk = 512;
-        ok(!flash_plan_packed(&in, 4, cases[i].head_size, 132, cases[i].key_bytes), "and never with chunks");
-    }
-}
-
 int main(void) {
     state = tap_seed();
     test_config();
-    test_packed_tiles();
-    test_packed();
-    test_maybe_packed();
     test_plan();
     test_order(9);
     test_order(30);
