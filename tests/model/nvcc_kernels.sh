@@ -31,7 +31,7 @@ right() { # NAME BACKEND PROBLEM
     ok "$1: $2" is_right "$2" "$3"
 }
 ok "PTX of the kernels" make_ptx "$ATTN_TEST_SRCDIR" "$ptx" cache_write_sm80 decode_sm80-bf16-d64 \
-    prefill_sm90-bf16-d64-pages prefill_sm90-bf16-d72-rows mla_write_sm80 mla_rows_sm80 mla_project_sm80 \
+    merge_sm80 prefill_sm90-bf16-d64-pages prefill_sm90-bf16-d72-rows mla_write_sm80 mla_rows_sm80 mla_project_sm80 \
     mla_decode_sm90_bf16 mla_combine_sm80 mla_combine_sm90 sparse_attend_sm90_bf16
 decoder="role=decoder mask=causal dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=64 block_size=16 features=lse"
 latent="mask=causal dtype=bfloat16 num_kv_heads=1 head_size=576 kv_lora_rank=512 qk_nope_head_dim=128 \
@@ -98,6 +98,11 @@ few="$(echo "$decoder" | sed 's/num_heads=4/num_heads=16/') | query_lens=8,5,7 s
 right "tiles of several heads" FLASH_ATTN "$few"
 fault "all rows of a tile are its first head's" FLASH_ATTN "$few" prefill_sm90-bf16-d64-pages \
     dense/prefill_sm90_parts.cuh "s/t.head + min(head, P.tile_heads - 1)/t.head/" "WRONG"
+ATTN_MODEL_SMS=132
+cut="$decoder | query_lens=20,1 seq_lens=1500,170"
+right "pieces of a prompt's tiles" FLASH_ATTN "$cut"
+fault "the merge leaves a piece out" FLASH_ATTN "$cut" merge_sm80 dense/merge_sm80.cu \
+    "s/for (int i = 0; i < span.pieces; i++) {/for (int i = 1; i < span.pieces; i++) {/" "WRONG"
 unset ATTN_MODEL_SMS
 right "a ring used often" FLASHMLA "$long"
 fault "a ring's memory is given back before wgmma has read it" FLASHMLA "$long" mla_decode_sm90_bf16 \

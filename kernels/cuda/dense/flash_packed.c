@@ -17,7 +17,7 @@ static double tile_time(const flash_plan_input *in) {
 }
 
 int flash_plan_packed(const flash_plan_input *in, const flash_plan_limits *lim, int32_t block_rows,
-                      int32_t tile_heads, flash_cut_request *scratch) {
+                      int32_t tile_heads, cut_request *scratch) {
     double decode_keys = 0;
     int decode_tokens = 0, requests = 0;
     if (!flash_may_pack(in)) return 0;

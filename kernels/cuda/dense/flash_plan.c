@@ -279,12 +279,6 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
     return 0;
 }
 
-/* Pieces of a request that is tiles. */
-static int tile_pieces(const flash_plan_input *in, int s, int q_len) {
-    const int kv = in->seq_lens[s];
-    return flash_pieces_of(kv, flash_is_causal(in, s) ? kv - q_len + 1 : kv, in->piece_keys);
-}
-
 /* What the rows from `first` on see of piece `piece`; all of it but of the last. */
 static int piece_span(const flash_plan_input *in, int s, int q_len, int first, int last, int piece,
                       int pieces) {
@@ -295,7 +289,7 @@ static int piece_span(const flash_plan_input *in, int s, int q_len, int first, i
 /* A piece but the last has no mask: its tile is one of a request that ends there. */
 static flash_tile tile_of(const flash_plan_input *in, const flash_plan_tile *x) {
     const int s = x->seq, q_len = in->q_start[s + 1] - in->q_start[s],
-              is_last = x->piece == tile_pieces(in, s, q_len) - 1;
+              is_last = x->piece == flash_pieces_of(in, s) - 1;
     return (flash_tile){s,
                         x->block,
                         in->k_start ? in->k_start[s] : 0,
@@ -310,8 +304,7 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
     int n = 0, group = in->packed ? in->group : 1;
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
-        if (q_len > in->decode_tokens)
-            n += ceil_div(q_len * group, in->block_rows) * tile_pieces(in, s, q_len);
+        if (q_len > in->decode_tokens) n += ceil_div(q_len * group, in->block_rows) * flash_pieces_of(in, s);
     }
     if (n > lim->max_tiles) return -1;
     if (n == 0) return 0;
@@ -324,7 +317,7 @@ static int plan_prefill(const flash_plan_input *in, const flash_plan_limits *lim
         /* as first_row_of() of the Hopper kernels */
         const int grows = !in->packed && in->block_rows == 192 && (flash_is_causal(in, s) || in->chunk > 0);
         const int missing = grows ? ceil_div(q_len, in->block_rows) * in->block_rows - q_len : 0;
-        const int pieces = tile_pieces(in, s, q_len);
+        const int pieces = flash_pieces_of(in, s);
         for (int b = ceil_div(q_len * group, in->block_rows) - 1; b >= 0; b--) {
             int first = b * in->block_rows - missing;
             int end = min_i(q_len * group, first + in->block_rows);

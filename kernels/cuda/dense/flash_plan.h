@@ -5,6 +5,7 @@
 #ifndef FLASH_PLAN_H
 #define FLASH_PLAN_H
 
+#include "../cut_keys.h"
 #include "flash_params.h"
 
 #ifdef __cplusplus
@@ -12,7 +13,6 @@ extern "C" {
 #endif
 
 enum { FLASH_MAX_PIECES = 256 };
-enum { FLASH_CUT_PIECES = 128, FLASH_CUT_KEYS = 512 }; /* most pieces of a tile, fewest keys of one */
 
 typedef struct flash_plan_limits {
     int32_t max_seqs;   /* requests */
@@ -75,11 +75,6 @@ typedef struct flash_plan_tile {
     int32_t seq, block, piece;
 } flash_plan_tile;
 
-/* A request whose keys may be cut: its keys, those that all of its rows see, its tiles of a head. */
-typedef struct flash_cut_request {
-    int32_t keys, seen, blocks, reserved;
-} flash_cut_request;
-
 /* How tiles are cut: piece_keys 0: not at all. */
 typedef struct flash_cut {
     int32_t piece_keys, pieces;  /* of the request that has most */
@@ -120,10 +115,10 @@ static inline int flash_may_cut(const flash_plan_input *in) {
 }
 /* The cut of a batch that takes least, and its time, in keys that a tile reads meanwhile. `requests`: scratch
  * of num_seqs. */
-double flash_plan_cut(const flash_plan_input *input, const flash_plan_limits *limits,
-                      flash_cut_request *requests, flash_cut *cut);
-/* Pieces of a request with so many keys, of which all of its rows see `seen`. */
-int32_t flash_pieces_of(int32_t keys, int32_t seen, int32_t piece_keys);
+double flash_plan_cut(const flash_plan_input *input, const flash_plan_limits *limits, cut_request *requests,
+                      flash_cut *cut);
+/* Pieces of a request that is tiles, by the input's piece_keys. */
+int32_t flash_pieces_of(const flash_plan_input *input, int32_t seq);
 
 /* Capacities that any batch within max_seqs and max_tokens fits, cut within max_cut_rows. */
 void flash_plan_capacity(flash_plan_limits *limits, const flash_plan_input *shape);
@@ -141,7 +136,7 @@ static inline int flash_may_pack(const flash_plan_input *in) {
 /* Whether a batch, which was not planned yet, had better be tiles of block_rows tokens, no fewer than any
  * request has, of `tile_heads` heads (flash_pack_prefill) than what it would be: 1 or 0. */
 int flash_plan_packed(const flash_plan_input *input, const flash_plan_limits *limits, int32_t block_rows,
-                      int32_t tile_heads, flash_cut_request *scratch);
+                      int32_t tile_heads, cut_request *scratch);
 /* Whether a batch of at most num_seqs requests, each of at most `tokens` query tokens that decode takes, is
  * ever such tiles, whatever its lengths are: 0 where flash_plan_packed says 0 of all of them. */
 int flash_may_be_packed(const flash_plan_input *input, int32_t tokens, int32_t tile_heads);

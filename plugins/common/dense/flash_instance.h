@@ -58,7 +58,7 @@ struct attn_instance {
     int32_t *causal; /* scratch of build_metadata, as those below */
     flash_plan_request *requests;
     flash_plan_tile *tile_keys;
-    flash_cut_request *cut_requests;
+    cut_request *cut_requests;
 };
 
 /* The tokens of the step, as a replay finds them on the device. */

@@ -34,8 +34,7 @@ static size_t wave_rows(const attn_instance_t *in) {
 /* Rows of heads in pieces of tiles: of four waves, where so many tokens and keys can make them. */
 static int64_t cut_rows(const attn_instance_t *in, int max_tokens) {
     const int64_t keys = in->problem.max_model_len ? in->problem.max_model_len : 131072,
-                  pieces =
-                      keys / FLASH_CUT_KEYS < FLASH_CUT_PIECES ? keys / FLASH_CUT_KEYS : FLASH_CUT_PIECES,
+                  pieces = keys / CUT_LEAST_KEYS < CUT_MOST_PIECES ? keys / CUT_LEAST_KEYS : CUT_MOST_PIECES,
                   all = pieces * max_tokens * in->problem.num_heads, waves = 4 * (int64_t)wave_rows(in);
     return pieces < 2 ? 0 : all < waves ? all : waves;
 }

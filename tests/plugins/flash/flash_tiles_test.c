@@ -3,7 +3,7 @@
  * once. */
 #include "flash_plan_testing.h"
 
-static flash_cut_request cut_requests[SEQS];
+static cut_request cut_requests[SEQS];
 static const flash_plan_limits uncut;
 
 /* How many heads a tile of few tokens has, by the heads of a group and the tokens of the longest query. */
