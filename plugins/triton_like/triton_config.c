@@ -339,6 +339,19 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     return (cc == 90 ? configure_wgmma(c) : configure_prefill(c)) || configure_decode(c) ? -1 : 0;
 }
 
+int triton_config_cuts(const triton_config_t *c) {
+    return !c->exact && c->page > 0 && c->window == 0 && c->chunk == 0 && c->lookback < 0 && c->rswa == 0 &&
+           !c->spans && !c->device_lengths;
+}
+
+int triton_config_grain(const triton_config_t *c) {
+    const int keys = c->keys > 0 ? c->keys : 64, page = c->page > 0 ? c->page : 1;
+    int grain = keys;
+    while (grain % page != 0)
+        grain += keys;
+    return grain < 128 ? (127 + grain) / grain * grain : grain;
+}
+
 int triton_config_macros(const triton_config_t *c, char *text, size_t size) {
     int n = snprintf(
         text, size,

@@ -64,6 +64,11 @@ uint32_t triton_layout(const attn_problem_t *problem);
 /* Zero on success; -1: no tile fits the shared memory of that architecture. The problem was checked
  * before. */
 int triton_configure(const attn_problem_t *problem, int cc, triton_config_t *config);
+/* Whether prefill's tiles may be pieces of their keys: where no mask looks at distances
+ * (triton_tile_rows.cuh). */
+int triton_config_cuts(const triton_config_t *config);
+/* Keys that such pieces are multiples of: whole pages and blocks of keys. */
+int triton_config_grain(const triton_config_t *config);
 /* The macros as "-DTL_D=128\n-DTL_.." in text; returns the length, or -1 if it does not fit. */
 int triton_config_macros(const triton_config_t *config, char *text, size_t size);
 

@@ -61,7 +61,8 @@ ATTN_DEV void hadamard_rows(float *x, float factor) {
 }
 #endif
 
-/* One block of rows: `row0` of request `seq`, segment `piece` of `pieces`, into slot or (-1) the output. */
+/* One block of rows: `row0` of request `seq`, segment `piece` of `pieces`, into slot or (-1) the output. REDO
+ * into a slot: keys from `piece` to `pieces`. */
 template <class T>
 ATTN_DEV void attend(const triton_params_t &p, float *shared, int seq, int row0, int head, int piece,
                      int pieces, int slot, bool is_wanted) {
@@ -113,7 +114,9 @@ ATTN_DEV void attend(const triton_params_t &p, float *shared, int seq, int row0,
     walk.prefix = min(sv.prefix, walk.hi);
     walk.start<BN>();
     int t0 = walk.begin, t1 = walk.hi;
-    if (pieces > 1) {
+    if (T::REDO && slot >= 0) {
+        t0 = piece, t1 = min(walk.hi, pieces);
+    } else if (pieces > 1) {
         int per = ((walk.hi - walk.begin + pieces - 1) / pieces + 63) & ~63;
         t0 = walk.begin + piece * per, t1 = min(walk.hi, t0 + per);
     }

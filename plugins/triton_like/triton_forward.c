@@ -178,6 +178,7 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
     if (e == 0 && h->grid_splits > 0 && in->reduce != NULL)
         e = d->launch(in->reduce, (unsigned)h->grid_splits, ((unsigned)h->decode_tokens * heads + 3) / 4, 1,
                       128, 1, 1, 0, stream, args, NULL);
+    if (h->cut_rows > 0) p->max_rows = h->cut_rows; /* decode has read its own */
     if (e == 0 && h->grid_tiles > 0)
         e = d->launch(in->prefill, kv_heads * (unsigned)h->grid_tiles, 1, 1, (unsigned)c->prefill_threads, 1,
                       1, (unsigned)c->prefill_smem, stream, args, NULL);

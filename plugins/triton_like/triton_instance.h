@@ -33,6 +33,7 @@ struct attn_instance {
     size_t part_lse_at, rows_at; /* part_out at 0; rows_at: the result before group scales */
     int max_spans;
     int32_t *tile_keys, *scratch;
+    cut_request *cuts; /* scratch too */
 };
 
 /* Head of the host buffer; the mirror of the metadata follows at TRITON_MIRROR_AT. Forward reads nothing
@@ -42,6 +43,7 @@ typedef struct triton_host_header {
     int32_t grid_items, grid_splits, grid_tiles; /* launch sizes; the real counts are on the device */
     int32_t decode_tokens;                       /* most query tokens of a request that decodes */
     int32_t num_key_rows;                        /* of contiguous keys */
+    int32_t cut_rows;                            /* rows of a slot of tiles that are cut */
     /* lengths on the device (semantics 1.6), which the lists bound; else NULL */
     const int32_t *device_starts, *device_lens;
 } triton_host_header_t;

@@ -144,13 +144,17 @@ int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const 
                           .splits = (triton_split_t *)(void *)(mirror + in->splits_at),
                           .tiles = (triton_tile_t *)(void *)(mirror + in->tiles_at),
                           .tile_keys = in->tile_keys,
-                          .scratch = in->scratch};
-    triton_plan_build(&in->plan_input, &in->limits, b.query_start_loc_host, b.seq_lens_host, b.num_reqs,
-                      &plan);
+                          .scratch = in->scratch,
+                          .cuts = in->cuts};
+    triton_plan_input_t input = in->plan_input;
+    if (b.flags & ATTN_BATCH_CAPTURE) input.cut_slots = 0; /* the rows of a slot are part of the launch */
+    triton_plan_build(&input, &in->limits, b.query_start_loc_host, b.seq_lens_host, b.num_reqs, &plan);
+    h->cut_rows = plan.cut_rows;
     counts.num_items = plan.num_items;
     counts.num_splits = plan.num_splits;
     counts.num_tiles = plan.num_tiles;
     counts.num_tokens = b.num_actual_tokens;
+    counts.piece_keys = plan.piece_keys;
     memcpy(mirror, &counts, sizeof counts);
     memset(mirror + in->tickets_at, 0, triton_tickets_bytes(in));
     set_grids(in, &b, &plan, h);

@@ -14,9 +14,7 @@ static size_t round_up(size_t n, size_t to) {
 
 /* One for each segment and each CTA that works on it; the last CTA merges, where the kernel can. */
 size_t triton_tickets_bytes(const attn_instance_t *in) {
-    return in->config.exact
-               ? 0
-               : (size_t)in->limits.parts * (size_t)(in->kv_heads * in->plan_input.row_blocks) * 4;
+    return in->config.exact ? 0 : (size_t)in->limits.tickets * (size_t)in->kv_heads * 4;
 }
 
 static void lay_out(attn_instance_t *in) {
@@ -37,7 +35,7 @@ static void lay_out(attn_instance_t *in) {
                                   .mirror_at = TRITON_MIRROR_AT,
                                   .bytes = round_up(at, 256),
                                   .copy = triton_copy};
-    size_t rows = (size_t)l->parts * (size_t)in->plan_input.decode_tokens * in->problem.num_heads;
+    size_t rows = (size_t)l->rows;
     in->part_lse_at = round_up(rows * (size_t)in->config.dv * 4, 256);
     in->rows_at = rows ? in->part_lse_at + round_up(rows * 4, 256) : 0;
     in->metadata.workspace_bytes = in->rows_at;
@@ -56,6 +54,7 @@ static void plan_limits(attn_instance_t *in, int segments) {
                                                                          : c->window;
     in->limits.seqs = (int)(p->max_num_seqs ? p->max_num_seqs : 256);
     in->limits.tokens = (int)(p->max_num_batched_tokens ? p->max_num_batched_tokens : 8192);
+    in->limits.keys = (int)(p->max_model_len ? p->max_model_len : 131072);
     tokens = !c->has_decode ? 0 : tokens < 1 ? 1 : tokens;
     in->plan_input = (triton_plan_input_t){
         .group = c->group,
@@ -67,6 +66,8 @@ static void plan_limits(attn_instance_t *in, int segments) {
         .block_rows = c->prefill_rows,
         .window = window,
         .causal = c->causal == 1,
+        .cut_slots = triton_config_cuts(c) ? in->driver.num_sms * (c->ctas > 0 ? c->ctas : 1) : 0,
+        .cut_grain = triton_config_grain(c),
         .segments = in->features & ATTN_F_BATCH_INVARIANT ? 1 : segments};
     triton_plan_capacity(&in->plan_input, &in->limits);
     in->max_spans = c->spans ? (int)(p->max_mm_ranges ? p->max_mm_ranges : 8) : 0;
@@ -157,7 +158,8 @@ static int prepare(attn_instance_t *in, const attn_device_t *device, const attn_
     if (status != ATTN_OK) return status;
     in->tile_keys = malloc(((size_t)in->limits.tiles + 1) * sizeof *in->tile_keys);
     in->scratch = malloc(((size_t)in->limits.seqs + 1) * sizeof *in->scratch);
-    if (in->tile_keys == NULL || in->scratch == NULL)
+    in->cuts = malloc(((size_t)in->limits.seqs + 1) * sizeof *in->cuts);
+    if (in->tile_keys == NULL || in->scratch == NULL || in->cuts == NULL)
         return attn_fail(error, ATTN_E_NO_MEMORY, "max_num_seqs",
                          "out of memory for the work lists of %d requests", in->limits.seqs);
     return ATTN_OK;
@@ -196,6 +198,7 @@ void triton_close(attn_instance_t *in) {
     triton_driver_close(&in->driver);
     free(in->tile_keys);
     free(in->scratch);
+    free(in->cuts);
     free(in);
 }
 

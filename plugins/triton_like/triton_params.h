@@ -16,9 +16,13 @@ typedef struct triton_item {
     int32_t keys; /* of the segment: the planner sorts by it */
 } triton_item_t;
 
-/* One block of query rows of one request for tl_prefill. */
+/* One block of query rows of one request for tl_prefill, or a piece of its keys: those from piece *
+ * piece_keys (triton_counts_t) on, as many, the last all that are left. slot < 0: the result is final. */
 typedef struct triton_tile {
     int32_t seq, block;
+    int32_t slot;          /* of the request's first piece */
+    uint8_t piece, pieces; /* of the block */
+    uint16_t ticket;       /* of the block */
 } triton_tile_t;
 
 /* A request whose segments tl_reduce puts together. */
@@ -36,6 +40,7 @@ typedef struct triton_counts {
     const int32_t *prefix; /* [num_seqs] R-SWA prefix lengths */
     int64_t span_stride;   /* int32 elements */
     int64_t num_tokens;
+    int64_t piece_keys; /* of tiles that are cut */
 } triton_counts_t;
 
 typedef struct triton_params {
@@ -58,9 +63,11 @@ typedef struct triton_params {
     const triton_item_t *items;
     const triton_split_t *splits;
     const triton_tile_t *tiles;
-    float *part_out;  /* [slot][row][Dv], row = token * Hq + head */
-    float *part_lse;  /* [slot][row], base 2 */
-    int32_t *tickets; /* [slot][CTA of a segment]: segments that are done; 0 before and after a launch */
+    float *part_out; /* [slot][row][Dv], row = token * Hq + head */
+    float *part_lse; /* [slot][row], base 2 */
+    /* decode: [slot][CTA of a segment], prefill: [ticket][KV head]: pieces that are done; 0 before and after a
+     * launch */
+    int32_t *tickets;
     int64_t q_token, q_head, out_token, out_head, lse_head, lse_token; /* strides in elements */
     int64_t k_page, k_token, k_head, v_page, v_token, v_head, qq_row, rel_head;
     int32_t num_kv_heads, max_rows; /* max_rows: rows of a slot */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Planning. Upstream cuts every request of a small decode batch into 16 segments (semantics 6.6); here the
  * number follows from the lengths, so that one long request and a mixture of lengths fill the device as well
- * as equal ones do. */
+ * as equal ones do. Blocks of prefill, where they are few and have many keys, are cut too (cut_keys.h); their
+ * partial results take the room of decode's, which is done by then. */
 #include "triton_plan.h"
 
 #include "triton_config.h"
@@ -14,6 +15,9 @@ enum {
 
 static int least(int a, int b) {
     return a < b ? a : b;
+}
+static int64_t greatest(int64_t a, int64_t b) {
+    return a > b ? a : b;
 }
 static int64_t up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
@@ -28,6 +32,17 @@ void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l
     if (l->parts > 65535 - l->seqs) /* items are the y dimension of a grid */
         l->parts = 65535 - l->seqs;
     if (in->decode_tokens == 0) l->parts = 0;
+    const int64_t heads = (int64_t)in->kv_heads * in->group;
+    l->rows = l->parts * in->decode_tokens * heads;
+    l->tickets = l->parts * in->row_blocks;
+    if (in->cut_slots > 0 && l->keys >= 2 * CUT_LEAST_KEYS) { /* four waves of blocks, or all that can be */
+        const int64_t waves = 4 * (int64_t)in->cut_slots * in->block_rows,
+                      all = CUT_MOST_PIECES * heads * l->tokens;
+        const int blocks = 4 * in->cut_slots / in->kv_heads + 1;
+        l->rows = greatest(l->rows, waves < all ? waves : all);
+        l->tickets = (int)greatest(l->tickets, blocks);
+        l->tiles += 8 * in->cut_slots / in->kv_heads;
+    }
     l->splits = l->parts / 2 < l->seqs ? l->parts / 2 : l->seqs;
     l->items = l->seqs + l->parts;
 }
@@ -106,16 +121,53 @@ static void sort_items(triton_item_t *items, int n) {
         }
 }
 
+/* Whether, and at which multiples of keys, tiles are cut. */
+static void choose_cut(const triton_plan_input_t *in, const triton_plan_limits_t *l, const int32_t *q_start,
+                       const int32_t *seq_lens, int num_seqs, triton_plan_t *plan) {
+    int n = 0, longest = 0, pieces;
+    double time;
+    plan->piece_keys = plan->cut_rows = plan->num_slots = plan->num_tickets = 0;
+    if (in->cut_slots == 0 || in->segments > 0 || l->keys < 2 * CUT_LEAST_KEYS) return;
+    for (int r = 0; r < num_seqs; r++) {
+        const int q_len = q_start[r + 1] - q_start[r];
+        if (q_len <= in->decode_tokens) continue;
+        plan->cuts[n++] = (cut_request){seq_lens[r], seq_lens[r],
+                                        (int32_t)up((int64_t)q_len * in->group, in->block_rows), 0};
+        longest = q_len > longest ? q_len : longest;
+    }
+    if (n == 0) return;
+    const int64_t heads = (int64_t)in->kv_heads * in->group;
+    const cut_limits limits = {.heads = in->kv_heads,
+                               .slots = in->cut_slots,
+                               .grain = in->cut_grain,
+                               .max_entries = l->tiles,
+                               .max_rows = l->rows,
+                               .rows_a_slot = longest * heads,
+                               .start = 160,
+                               .merge = 200};
+    plan->piece_keys = cut_keys(plan->cuts, n, &limits, &pieces, &time);
+    plan->cut_rows = (int)(longest * heads);
+}
+
 static void add_tiles(const triton_plan_input_t *in, const triton_plan_limits_t *l, int seq, int q_len,
                       int kv_len, triton_plan_t *plan) {
     int blocks = (int)up((int64_t)q_len * in->group, in->block_rows);
+    const int pieces = cut_pieces_of(kv_len, kv_len, plan->piece_keys), slot = plan->num_slots;
+    if (pieces > 1) plan->num_slots += pieces;
     for (int b = 0; b < blocks && plan->num_tiles < l->tiles; b++) {
         int64_t last = ((int64_t)(b + 1) * in->block_rows - 1) / in->group;
         int64_t end = in->causal && last < q_len ? kv_len - q_len + last + 1 : kv_len;
         int tokens = in->block_rows / in->group + 1;
-        plan->tile_keys[plan->num_tiles] =
-            in->window > 0 && end > in->window + tokens ? in->window + tokens : (int32_t)end;
-        plan->tiles[plan->num_tiles++] = (triton_tile_t){seq, b};
+        /* a block ends sooner than its request's last, and so may its pieces */
+        const int own = pieces > 1 ? least(pieces, (int)((end - 1) / plan->piece_keys) + 1) : 1,
+                  ticket = own > 1 ? plan->num_tickets++ : 0;
+        for (int i = 0; i < own && plan->num_tiles < l->tiles; i++) {
+            const int64_t keys = i + 1 < own ? plan->piece_keys : end - (int64_t)i * plan->piece_keys;
+            plan->tile_keys[plan->num_tiles] =
+                in->window > 0 && keys > in->window + tokens ? in->window + tokens : (int32_t)keys;
+            plan->tiles[plan->num_tiles++] =
+                (triton_tile_t){seq, b, own > 1 ? slot : -1, (uint8_t)i, (uint8_t)own, (uint16_t)ticket};
+        }
     }
 }
 
@@ -130,6 +182,7 @@ void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t
         if (q_len > 0 && q_len <= in->decode_tokens) keys[decodes++] = keys_of(in, q_len, seq_lens[r]);
     }
     int piece = decodes > 0 ? choose_piece(in, l, keys, decodes) : 1;
+    choose_cut(in, l, q_start, seq_lens, num_seqs, plan);
     for (int r = 0; r < num_seqs; r++) {
         int q_len = q_start[r + 1] - q_start[r];
         keys[r] = keys_of(in, q_len, seq_lens[r]); /* by request from here on */

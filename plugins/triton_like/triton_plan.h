@@ -4,6 +4,7 @@
 #ifndef TRITON_PLAN_H
 #define TRITON_PLAN_H
 
+#include "kernels/cuda/cut_keys.h"
 #include "triton_params.h"
 
 typedef struct triton_plan_input {
@@ -16,12 +17,16 @@ typedef struct triton_plan_input {
     int block_rows;    /* of prefill */
     int window;        /* keys that a query sees at most, 0: all */
     int causal;
+    int cut_slots; /* CTAs of prefill that run at once; 0: its tiles are never cut */
+    int cut_grain; /* keys that pieces of tiles are multiples of */
 } triton_plan_input_t;
 
 typedef struct triton_plan_limits {
-    int seqs, tokens; /* of the problem */
+    int seqs, tokens, keys; /* of the problem; keys: of a request */
     int items, splits, parts,
-        tiles; /* what triton_plan_capacity makes of them; parts: slots of partial results */
+        tiles;    /* what triton_plan_capacity makes of them; parts: slots of partial results of decode */
+    int64_t rows; /* of heads, that partial results have room for */
+    int tickets;  /* of a KV head */
 } triton_plan_limits_t;
 
 typedef struct triton_plan {
@@ -29,7 +34,11 @@ typedef struct triton_plan {
     triton_split_t *splits;
     triton_tile_t *tiles;
     int32_t *tile_keys, *scratch; /* scratch: [limits.seqs] */
+    cut_request *cuts;            /* scratch: [limits.seqs] */
     int num_items, num_splits, num_tiles, num_parts;
+    int piece_keys; /* of tiles that are cut, 0: none is */
+    int cut_rows;   /* rows of a slot of them */
+    int num_slots, num_tickets;
     int max_decode_tokens; /* of the requests that decode */
 } triton_plan_t;
 

@@ -178,6 +178,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     }
     if constexpr (REDOES)
         if (is_any) redo_rows<0, BM, ROWS_AT>(p, smem, rows);
+    merge_pieces<0, BM, ROWS_AT>(p, smem);
 }
 
 } /* namespace attn_cuda */

@@ -154,6 +154,7 @@ extern "C" __global__ void __launch_bounds__(TL_WARPS * 32, TL_CTAS)
     store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o, down);
     if constexpr (REDOES)
         if (is_any) redo_rows<0, BM, ROWS_AT>(p, smem, rows);
+    merge_pieces<0, BM, ROWS_AT>(p, smem);
 }
 
 } /* namespace attn_cuda */

@@ -137,6 +137,7 @@ extern "C" __global__ void __launch_bounds__((TL_COPIERS + TL_WARPS) * 32, 1)
     store_rows(p, b, smem + warp * 16 * ORS, b.row0 + warp * 16, m, l, o, down);
     if constexpr (REDOES)
         if (is_any) redo_rows<THREADS, BM, ROWS_AT>(p, smem, rows);
+    merge_pieces<THREADS, BM, ROWS_AT>(p, smem);
 }
 
 } /* namespace attn_cuda */

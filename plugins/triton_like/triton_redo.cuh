@@ -44,11 +44,15 @@ ATTN_DEV void redo_rows(const triton_params_t &p, uint8_t *smem, const int (&row
     using team = exact::team<COUNT, FIRST, KEYS, true>;
     static_assert(team::SMEM <= ROOM && BM % team::BM == 0, "blocks of rows fit");
     uint8_t *const flags = smem + ROOM;
-    uint32_t cta, thread;
-    asm volatile("mov.u32 %0, %%ctaid.x; mov.u32 %1, %%tid.x;" : "=r"(cta), "=r"(thread));
-    const int2 tile = *(const int2 *)(p.tiles + cta / p.num_kv_heads);
-    const int head = cta % p.num_kv_heads, row0 = tile.y * BM,
-              num_rows = view_seq(p, tile.x).q_len * TL_GROUP;
+    uint32_t thread;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+    const int2 cta = tile_of_cta(p), tile = *(const int2 *)(p.tiles + cta.x);
+    const int head = cta.y, row0 = tile.y * BM, num_rows = view_seq(p, tile.x).q_len * TL_GROUP;
+    int first = 0, end = 1, slot = -1;
+    if constexpr (CUTS) {
+        const tile_piece cut(p, cta.x);
+        if (cut.slot >= 0) first = cut.first(p), end = cut.end(p), slot = cut.slot + cut.piece;
+    }
     const int local = (thread - FIRST) / 32 * 16 * M + thread % 32 / 4;
     team::sync();
 #pragma unroll
@@ -64,7 +68,7 @@ ATTN_DEV void redo_rows(const triton_params_t &p, uint8_t *smem, const int (&row
         const int r = base + (thread - FIRST) / 8;
         const bool is_wanted = flags[r] && row0 + r < num_rows;
         if (team::any(is_wanted))
-            exact::attend<team>(p, (float *)smem, tile.x, row0 + base, head, 0, 1, -1, is_wanted);
+            exact::attend<team>(p, (float *)smem, tile.x, row0 + base, head, first, end, slot, is_wanted);
     }
 }
 

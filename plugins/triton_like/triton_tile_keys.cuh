@@ -83,7 +83,7 @@ struct key_source {
     int64_t k_token, v_token;       /* bytes */
     ATTN_DEV key_source(const triton_params_t &p, const block_view &b) {
         const int64_t first = b.sv.k0;
-        table = p.counts->block_table + (int64_t)b.seq * p.counts->table_stride;
+        table = p.counts->block_table + (int64_t)b.seq * p.counts->table_stride + page_of(b.first);
         last_page = p.last_page;
         k = (const uint8_t *)p.k + (first * p.k_token + (int64_t)b.head * p.k_head) * EB;
         v = (const uint8_t *)p.v + (first * p.v_token + (int64_t)b.head * p.v_head) * VB;

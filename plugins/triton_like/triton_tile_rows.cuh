@@ -76,9 +76,34 @@ struct swizzled_rows { /* chunks of 64 columns, each [ROWS][128 bytes] with the 
 
 /* ---------------------------------------------------------------- the block of rows */
 
+/* Tiles may be pieces (triton_tile): of pages, where no mask looks at distances; triton_config_cuts says the
+ * same. */
+constexpr bool CUTS = TL_PAGE > 0 && TL_WINDOW == 0 && TL_CHUNK == 0 && TL_LOOKBACK < 0 && TL_RSWA == 0 &&
+                      !TL_SPANS && !TL_DEVICE_LENGTHS;
+
+struct tile_piece {
+    int slot, piece, pieces, ticket;
+    ATTN_DEV tile_piece(const triton_params_t &p, int entry) {
+        const int2 x = *(const int2 *)&p.tiles[entry].slot;
+        slot = x.x, piece = x.y & 255, pieces = x.y >> 8 & 255, ticket = (uint32_t)x.y >> 16;
+    }
+    ATTN_DEV int first(const triton_params_t &p) const { return piece * (int)p.counts->piece_keys; }
+    ATTN_DEV int end(const triton_params_t &p) const {
+        return piece + 1 < pieces ? (piece + 1) * (int)p.counts->piece_keys : 0x7fffffff;
+    }
+};
+
+/* Entry and KV head of a CTA, read again: the loops over keys have no register for them. */
+ATTN_DEV int2 tile_of_cta(const triton_params_t &p) {
+    uint32_t cta;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(cta));
+    return make_int2(cta / p.num_kv_heads, cta % p.num_kv_heads);
+}
+
 struct block_view {
     seq_view sv;
     int seq, head, row0, rows, context;
+    int first; /* keys are counted from here on: 0, or a piece's first, which is a page's too */
     key_walk walk;
     int all_lo, all_hi; /* keys that every row of this warp sees */
 };
@@ -95,10 +120,18 @@ ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, bloc
     b.sv = view_seq(p, b.seq);
     b.rows = b.sv.q_len * TL_GROUP, b.context = b.sv.kv_len - b.sv.q_len;
     if (b.row0 >= b.rows) return false;
+    int end = 0x7fffffff;
+    b.first = 0;
+    if constexpr (CUTS) {
+        const tile_piece cut(p, entry);
+        if (cut.pieces > 1) b.first = cut.first(p), end = cut.end(p);
+        b.context -= b.first;
+    }
     if (TL_SPANS && threadIdx.x == 0) extent[0] = extent[3] = 0x7fffffff, extent[1] = extent[2] = 0;
     if (TL_SPANS) __syncthreads();
     for (int r = threadIdx.x; r < BM; r += THREADS) {
         int2 s = row_keys(b.sv, min(b.rows - 1, b.row0 + r) / TL_GROUP);
+        if (CUTS) s.y -= b.first;
         seen[r] = s;
         if (TL_SPANS) {
             atomicMin(&extent[0], s.x), atomicMax(&extent[1], s.y);
@@ -114,6 +147,7 @@ ATTN_DEV bool view_block(const triton_params_t &p, int2 *seen, int *extent, bloc
         b.all_lo = row_keys(b.sv, min(b.rows - 1, b.row0 + warp_row + WARP_ROWS - 1) / TL_GROUP).x;
         b.all_hi = row_keys(b.sv, min(b.rows - 1, b.row0 + warp_row) / TL_GROUP).y;
     }
+    if constexpr (CUTS) b.walk.hi = min(b.walk.hi, end) - b.first, b.all_hi -= b.first;
     if constexpr (TL_COPIERS) b.all_hi = __shfl_sync(~0u, b.all_hi, 0); /* so that it needs no register */
     b.walk.prefix = min(b.sv.prefix, b.walk.hi);
     b.walk.start<BN>();

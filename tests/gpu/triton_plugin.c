@@ -3,8 +3,8 @@
  * against the reference plugin in double; capture and replay, bitwise repeatability, batch invariance,
  * errors, the folder of compiled kernels. Cases run in several processes, because most of a case's time is
  * compilation and the oracle. TRITON_TEST_GRID=N: N cases of the grid only (for compute-sanitizer);
- * TRITON_TEST_CASES=N: random cases; TRITON_TEST_JOBS=N: processes; TRITON_TEST_CACHE=DIR: keep the kernels
- * there. */
+ * TRITON_TEST_KIND=N: that kind of them alone; TRITON_TEST_CASES=N: random cases; TRITON_TEST_JOBS=N: processes;
+ * TRITON_TEST_CACHE=DIR: keep the kernels there. */
 #include "dense_step.h"
 #include "triton_tasks.h"
 
@@ -71,7 +71,7 @@ static void make_random(kit_case_t *c, uint64_t seed, int i) {
 }
 
 /* Every feature alone on plain shapes, with lengths around tile, page and segment borders. */
-enum { GRID_KINDS = 22, GRID_SHAPES = 14 };
+enum { GRID_KINDS = 24, GRID_SHAPES = 14, GRID_CUT = 22, GRID_CUT_FULL = 23 };
 static void make_grid(kit_case_t *c, int i) {
     static const struct {
         uint32_t dtype, kv, d, dv, heads, kv_heads, page;
@@ -90,7 +90,8 @@ static void make_grid(kit_case_t *c, int i) {
                              {ATTN_DTYPE_BFLOAT16, ATTN_KV_TURBOQUANT_3BIT_NC, 256, 0, 4, 1, 64},
                              {ATTN_DTYPE_FLOAT32, ATTN_KV_INT4_PER_TOKEN_HEAD, 64, 0, 8, 2, 16}};
     int kind = i % GRID_KINDS, s = i / GRID_KINDS;
-    int is_direct = kind >= 17 && kind != 20;
+    const int is_cut = kind == GRID_CUT || kind == GRID_CUT_FULL,
+              is_direct = kind >= 17 && kind != 20 && !is_cut;
     kit_case_start(c,
                    kind == 17 || kind == 21 ? ATTN_ROLE_ENCODER_ONLY
                    : kind == 18             ? ATTN_ROLE_MM_ENCODER
@@ -159,9 +160,17 @@ static void make_grid(kit_case_t *c, int i) {
     case 21:
         p->features |= ATTN_F_REL_BIAS, p->scale = 1.0;
         break;
+    case GRID_CUT_FULL:
+        p->mask = ATTN_MASK_FULL, p->features |= ATTN_F_SINK;
+        break;
     default:
         break;
     }
+    /* short prompts behind long contexts, whose blocks are cut into pieces */
+    static const int32_t cut[][2] = {{1, 700}, {100, 3000}, {5, 90}, {40, 40}, {24, 2100}, {130, 1900}};
+    for (int j = 0; is_cut && j < (kind == GRID_CUT ? 6 : 3); j++)
+        kit_case_add(c, cut[j][0], cut[j][1]);
+    if (is_cut) return;
     static const int32_t decoder[][2] = {{1, 1},  {1, 1300},  {1, 17},  {2, 129},
                                          {5, 64}, {130, 700}, {33, 33}, {1, 640}};
     static const int32_t direct[][2] = {{1, 1}, {64, 64}, {129, 129}, {300, 300}};
@@ -180,7 +189,8 @@ static void make_grid(kit_case_t *c, int i) {
 static void run_cases(uint64_t seed, int grid, int num_random, int jobs, int *failed, int *served) {
     char names[64][64];
     pid_t children[64];
-    int total = grid + num_random, step = grid < GRID_KINDS * GRID_SHAPES ? 7 : 1;
+    const char *kind = getenv("TRITON_TEST_KIND");
+    int total = grid + num_random, step = grid < GRID_KINDS * GRID_SHAPES ? 11 : 1;
     fflush(stdout);
     for (int j = 0; j < jobs; j++) {
         snprintf(names[j], sizeof names[j], "/tmp/attn-triton-%ld-%d", (long)getpid(), j);
@@ -194,7 +204,7 @@ static void run_cases(uint64_t seed, int grid, int num_random, int jobs, int *fa
             char why[2048] = "";
             if (!part_in_time()) continue;
             if (i < grid)
-                make_grid(&c, i * step % (GRID_KINDS * GRID_SHAPES));
+                make_grid(&c, kind ? i * GRID_KINDS + atoi(kind) : i * step % (GRID_KINDS * GRID_SHAPES));
             else
                 make_random(&c, seed + 160 + (uint64_t)(i - grid), i); /* the same in any grid */
             int r = run_one(&c, why, sizeof why);
@@ -285,6 +295,8 @@ int main(void) {
     int num_random = text ? atoi(text) : 120, grid = part ? atoi(part) : GRID_KINDS * GRID_SHAPES;
     int failed = 0, served = 0;
     grid = grid < 0 || grid > GRID_KINDS * GRID_SHAPES ? GRID_KINDS * GRID_SHAPES : grid;
+    const int is_kind = getenv("TRITON_TEST_KIND") != NULL;
+    if (is_kind) grid = GRID_SHAPES, num_random = 0;
     tasks_load(getenv("TRITON_TEST_PLUGINS"));
     wrapped = *triton, wrapped_ops = *triton->ops;
     wrapped_ops.open = open_with_options;
@@ -298,8 +310,7 @@ int main(void) {
     ok(failed == 0 && (served >= grid / 2 + num_random / 3 || (part_is_short() && served > 0)),
        "%d cases agree with the reference (%d failed, %.0f s)", served, failed, part_seconds() - start);
     if (gpu_start() != 0) bail_out("the device is gone");
-    steps();
-    open_times();
+    if (!is_kind) steps(), open_times();
     if (kept == NULL) tasks_end(cache_dir);
     return tap_done();
 }

@@ -132,6 +132,10 @@ static void generic(warp_t *w, const op_t *op, uint32_t mask) {
              op->variant == 0 ? w->cta->shared : w->local + (size_t)l * w->kernel->local_bytes;
          lane_set(w, &op->o[0], l, (uint64_t)(uintptr_t)base + lane_value(w, &op->o[1], l)));
 }
+/* And a generic address of shared memory as one within it. */
+static void to_shared(warp_t *w, const op_t *op, uint32_t mask) {
+    EACH(lane_set(w, &op->o[0], l, lane_value(w, &op->o[1], l) - (uint64_t)(uintptr_t)w->cta->shared));
+}
 /* op->variant: the width, negative for signed fields. */
 static void bfe(warp_t *w, const op_t *op, uint32_t mask) {
     const int is_signed = op->variant < 0, width = abs(op->variant);
@@ -277,5 +281,6 @@ const op_name_t model_integer_ops[] = {SIGNED("add", add16, add32, add64),
                                        {"cvta.global.u64", move, 0, 0},
                                        {"cvta.param.u64", move, 0, 0},
                                        {"cvta.shared.u64", generic, 0, 0},
+                                       {"cvta.to.shared.u64", to_shared, 0, 0},
                                        {"cvta.local.u64", generic, 0, 1},
                                        {NULL, NULL, 0, 0}};

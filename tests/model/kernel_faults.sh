@@ -49,4 +49,9 @@ fault "keys beyond the last page are read" 80 "$plain" \
     "triton_rows.cuh|min(__ldg(entry), last_page)|__ldg(entry) + (1 << 20)" "memory nobody allocated"
 fault "a rounding of float16 that saturates" 80 "$(problem_of float16 auto)" \
     "ptx_sm80.cuh|cvt.rn.f16x2.f32 %0, %1, %2;|cvt.rn.bf16x2.f32 %0, %1, %2;" "WRONG"
+cut=$(problem_of bfloat16 auto "num_heads=8 num_kv_heads=2 head_size=64" "query_lens=40,1,20 seq_lens=1500,170,700")
+fault "the merge of a prompt leaves a piece out" 90 "$cut" \
+    "triton_tile.cuh|cut.slot, cut.pieces, merged|cut.slot, cut.pieces - 1, merged" "WRONG"
+fault "a prompt's pieces are merged before the last is there" 80 "$cut" \
+    "triton_tile.cuh|== cut.pieces - 1|== cut.pieces - 2" "WRONG"
 tap_done

@@ -24,6 +24,16 @@ right "heads of 256" 90 "$(problem_of bfloat16 auto "num_heads=2 num_kv_heads=1 
 right "a window, a soft cap" 90 "$(problem_of bfloat16 auto \
     "num_heads=4 num_kv_heads=2 head_size=128 sliding_window=100 logits_soft_cap=30")"
 right "segments of a long context" 90 "$(problem_of bfloat16 int4_per_token_head "" "query_lens=1,2 seq_lens=5000,3000")"
+cut="query_lens=40,1,20 seq_lens=1500,170,700" heads="num_heads=8 num_kv_heads=2 head_size=64"
+for format in auto fp8_e4m3 int8_per_token_head int8_k_only nvfp4 int4_per_token_head turboquant_3bit_nc; do
+    right "prompts in pieces, cache $format" 90 "$(problem_of bfloat16 "$format" "$heads" "$cut")"
+done
+right "prompts in pieces" 80 "$(problem_of float16 fp8_e4m3 "$heads" "$cut")"
+right "prompts in pieces, with a soft cap" 80 "$(problem_of bfloat16 auto "$heads logits_soft_cap=30" "$cut")"
+ATTN_MODEL_EDIT="triton_redo.cuh|if (is_bad)|if (true)"
+export ATTN_MODEL_EDIT
+right "prompts in pieces, every row computed again" 90 "$(problem_of bfloat16 auto "$heads" "$cut")"
+unset ATTN_MODEL_EDIT
 right "lines of a ring" 80 "$(problem_of float16 auto "" "query_lens=1,1,1 seq_lens=1000,17,513")"
 latent() { # ARCH DTYPE
     right "latent attention, $2" "$1" "role=mla mask=causal dtype=$2 num_heads=16 num_kv_heads=1 head_size=576 kv_lora_rank=512 \

@@ -174,6 +174,100 @@ static void plans(uint64_t seed) {
     free(plan.items), free(plan.splits), free(plan.tiles), free(plan.tile_keys), free(plan.scratch);
 }
 
+/* Returns 0, or the number of the first rule that is broken: every block is whole, or its pieces are there once
+ * each, in slots that no other request has, with a ticket that no other block has. */
+static int check_cuts(const triton_plan_t *plan, const triton_plan_input_t *in, const triton_plan_limits_t *l,
+                      const int32_t *q, const int32_t *kv, int n) {
+    static uint8_t ticket_seen[65536], slot_seen[65536];
+    memset(ticket_seen, 0, sizeof ticket_seen), memset(slot_seen, 0, sizeof slot_seen);
+    const int64_t heads = (int64_t)in->kv_heads * in->group;
+    if (plan->num_tiles > l->tiles || plan->num_tickets > l->tickets ||
+        (plan->num_slots > 0 && plan->num_slots * (int64_t)plan->cut_rows > l->rows))
+        return 1;
+    for (int r = 0; r < n; r++) {
+        const int tokens = q[r + 1] - q[r];
+        if (tokens <= in->decode_tokens) continue;
+        int slot = -1, most = 0;
+        for (int b = 0; b * in->block_rows < tokens * in->group; b++) {
+            int entries = 0, own = 0, ticket = -1;
+            int64_t keys = 0, last = ((int64_t)(b + 1) * in->block_rows - 1) / in->group,
+                    end = last < tokens ? kv[r] - tokens + last + 1 : kv[r];
+            uint8_t seen[256] = {0};
+            for (int i = 0; i < plan->num_tiles; i++) {
+                const triton_tile_t *t = &plan->tiles[i];
+                if (t->seq != r || t->block != b) continue;
+                if (seen[t->piece]++ || t->piece >= t->pieces) return 2;
+                if ((own && t->pieces != own) || (ticket >= 0 && t->ticket != ticket)) return 3;
+                if (t->pieces > 1 ? t->slot < 0 || (slot >= 0 && t->slot != slot) : t->slot >= 0) return 4;
+                if (t->pieces > 1) slot = t->slot;
+                own = t->pieces, ticket = t->ticket, entries++;
+                keys += plan->tile_keys[i];
+            }
+            if (entries != own || keys != end) return 5;
+            if (own > 1 && ticket_seen[ticket]++) return 6;
+            most = own > most ? own : most;
+        }
+        if (tokens * heads > plan->cut_rows && slot >= 0) return 7;
+        for (int i = 0; i < most && slot >= 0; i++)
+            if (slot + i >= plan->num_slots || slot_seen[slot + i]++) return 8;
+    }
+    return 0;
+}
+
+static void cuts(void) {
+    triton_plan_input_t in = {.group = 4,
+                              .kv_heads = 8,
+                              .decode_tokens = 4,
+                              .row_blocks = 1,
+                              .slots = 264,
+                              .least_keys = 256,
+                              .block_rows = 128,
+                              .causal = 1,
+                              .cut_slots = 132,
+                              .cut_grain = 128};
+    triton_plan_limits_t l = {.seqs = 64, .tokens = 8192, .keys = 131072};
+    triton_plan_capacity(&in, &l);
+    triton_plan_t plan = {.items = calloc((size_t)l.items, sizeof *plan.items),
+                          .splits = calloc((size_t)l.splits + 1, sizeof *plan.splits),
+                          .tiles = calloc((size_t)l.tiles, sizeof *plan.tiles),
+                          .tile_keys = calloc((size_t)l.tiles, 4),
+                          .scratch = calloc((size_t)l.seqs, 4),
+                          .cuts = calloc((size_t)l.seqs, sizeof *plan.cuts)};
+    int32_t q[65] = {0}, kv[64];
+    int rule = 0, cut = 0;
+    for (int round = 0; round < 1000 && !rule; round++) {
+        const int n = 1 + rand() % 8;
+        for (int r = 0; r < n; r++) {
+            const int tokens = rand() % 3 ? rand() % 6 : rand() % 300;
+            q[r + 1] = q[r] + tokens;
+            kv[r] = tokens + (rand() % 2 ? rand() % 2000 : rand() % 100000);
+        }
+        triton_plan_build(&in, &l, q, kv, n, &plan);
+        rule = check_cuts(&plan, &in, &l, q, kv, n);
+        cut += plan.num_slots > 0;
+    }
+    ok(rule == 0 && cut > 100, "1000 random batches, %d of them cut: pieces are there once (rule %d)", cut,
+       rule);
+    q[1] = 128, kv[0] = 65536;
+    triton_plan_build(&in, &l, q, kv, 1, &plan);
+    ok(plan.num_slots == 4 && plan.num_tiles == 16 && plan.num_tickets == 4,
+       "128 tokens behind 65536 keys: 4 blocks in 4 pieces (%d tiles)", plan.num_tiles);
+    q[1] = 16;
+    triton_plan_build(&in, &l, q, kv, 1, &plan);
+    ok(plan.num_slots >= 14 && plan.num_tiles == plan.num_slots, "16 tokens: a block in %d", plan.num_slots);
+    kv[0] = 900;
+    triton_plan_build(&in, &l, q, kv, 1, &plan);
+    ok(plan.num_slots == 0 && plan.num_tiles == 1 && plan.tiles[0].slot < 0, "few keys are not cut");
+    kv[0] = 65536, in.segments = 1;
+    triton_plan_build(&in, &l, q, kv, 1, &plan);
+    ok(plan.num_slots == 0, "nor is anything with batch invariance");
+    in.segments = 0, in.cut_slots = 0;
+    triton_plan_build(&in, &l, q, kv, 1, &plan);
+    ok(plan.num_slots == 0, "nor for a captured launch, or with windows");
+    free(plan.items), free(plan.splits), free(plan.tiles), free(plan.tile_keys), free(plan.scratch);
+    free(plan.cuts);
+}
+
 static int logged;
 static void count_log(void *ctx, uint32_t level, const char *text) {
     (void)ctx, (void)level, (void)text;
@@ -310,6 +404,7 @@ int main(void) {
     uint64_t seed = tap_seed();
     configurations();
     plans(seed);
+    cuts();
     folder();
     answers();
     return tap_done();
