@@ -65,8 +65,8 @@ typedef struct triton_params {
     const triton_tile_t *tiles;
     float *part_out; /* [slot][row][Dv], row = token * Hq + head */
     float *part_lse; /* [slot][row], base 2 */
-    /* decode: [slot][CTA of a segment], prefill: [ticket][KV head]: pieces that are done; 0 before and after a
-     * launch */
+    /* decode: [slot][CTA of a segment], prefill: [ticket][KV head]: pieces that are done; 0 before and after
+     * a launch */
     int32_t *tickets;
     int64_t q_token, q_head, out_token, out_head, lse_head, lse_token; /* strides in elements */
     int64_t k_page, k_token, k_head, v_page, v_token, v_head, qq_row, rel_head;

@@ -102,8 +102,8 @@ ATTN_DEV void store_rows(const triton_params_t &p, const block_view &b, uint8_t 
     }
 }
 
-/* After a tile of BM rows is stored, by the threads from FIRST on: of the CTAs that share a block, the last to
- * finish puts the pieces together, its warps row by row. Shared memory: ROOM bytes. A function of its own,
+/* After a tile of BM rows is stored, by the threads from FIRST on: of the CTAs that share a block, the last
+ * to finish puts the pieces together, its warps row by row. Shared memory: ROOM bytes. A function of its own,
  * because inline it takes registers from the loops over keys. */
 template <int FIRST, int BM, int ROOM>
 __device__ __noinline__ void merge_pieces(const triton_params_t &p, uint8_t *smem) {

@@ -3,8 +3,8 @@
  * against the reference plugin in double; capture and replay, bitwise repeatability, batch invariance,
  * errors, the folder of compiled kernels. Cases run in several processes, because most of a case's time is
  * compilation and the oracle. TRITON_TEST_GRID=N: N cases of the grid only (for compute-sanitizer);
- * TRITON_TEST_KIND=N: that kind of them alone; TRITON_TEST_CASES=N: random cases; TRITON_TEST_JOBS=N: processes;
- * TRITON_TEST_CACHE=DIR: keep the kernels there. */
+ * TRITON_TEST_KIND=N: that kind of them alone; TRITON_TEST_CASES=N: random cases; TRITON_TEST_JOBS=N:
+ * processes; TRITON_TEST_CACHE=DIR: keep the kernels there. */
 #include "dense_step.h"
 #include "triton_tasks.h"
 

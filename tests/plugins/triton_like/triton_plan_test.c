@@ -174,8 +174,8 @@ static void plans(uint64_t seed) {
     free(plan.items), free(plan.splits), free(plan.tiles), free(plan.tile_keys), free(plan.scratch);
 }
 
-/* Returns 0, or the number of the first rule that is broken: every block is whole, or its pieces are there once
- * each, in slots that no other request has, with a ticket that no other block has. */
+/* Returns 0, or the number of the first rule that is broken: every block is whole, or its pieces are there
+ * once each, in slots that no other request has, with a ticket that no other block has. */
 static int check_cuts(const triton_plan_t *plan, const triton_plan_input_t *in, const triton_plan_limits_t *l,
                       const int32_t *q, const int32_t *kv, int n) {
     static uint8_t ticket_seen[65536], slot_seen[65536];
