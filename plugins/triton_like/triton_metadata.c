@@ -113,7 +113,7 @@ static void set_grids(const attn_instance_t *in, const attn_batch_t *b, const tr
     h->decode_tokens = h->decode_tokens < 1 ? 1 : h->decode_tokens;
     h->grid_items = !has_decode ? 0 : b->num_reqs + l->parts < l->items ? b->num_reqs + l->parts : l->items;
     h->grid_splits = !has_decode ? 0 : b->num_reqs < l->splits ? b->num_reqs : l->splits;
-    h->grid_tiles = longest > in->plan_input.decode_tokens ? l->tiles : 0;
+    h->grid_tiles = longest > in->plan_input.decode_tokens ? l->whole_tiles : 0;
 }
 
 int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,

@@ -33,6 +33,7 @@ void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l
         l->parts = 65535 - l->seqs;
     if (in->decode_tokens == 0) l->parts = 0;
     const int64_t heads = (int64_t)in->kv_heads * in->group;
+    l->whole_tiles = l->tiles;
     l->rows = l->parts * in->decode_tokens * heads;
     l->tickets = l->parts * in->row_blocks;
     if (in->cut_slots > 0 && l->keys >= 2 * CUT_LEAST_KEYS) { /* four waves of blocks, or all that can be */

@@ -24,9 +24,10 @@ typedef struct triton_plan_input {
 typedef struct triton_plan_limits {
     int seqs, tokens, keys; /* of the problem; keys: of a request */
     int items, splits, parts,
-        tiles;    /* what triton_plan_capacity makes of them; parts: slots of partial results of decode */
-    int64_t rows; /* of heads, that partial results have room for */
-    int tickets;  /* of a KV head */
+        tiles,       /* what triton_plan_capacity makes of them; parts: slots of partial results of decode */
+        whole_tiles; /* where none is cut, as in captured launches */
+    int64_t rows;    /* of heads, that partial results have room for */
+    int tickets;     /* of a KV head */
 } triton_plan_limits_t;
 
 typedef struct triton_plan {

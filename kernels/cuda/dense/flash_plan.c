@@ -349,6 +349,7 @@ void flash_plan_capacity(flash_plan_limits *lim, const flash_plan_input *in) {
     int group = in->packed ? in->group : 1;
     lim->max_tiles =
         min_i(lim->max_tokens, lim->max_seqs + (int)((long)lim->max_tokens * group / in->block_rows));
+    lim->max_whole_tiles = lim->max_tiles;
     lim->max_spans = 0;
     if (lim->max_cut_rows > 0) { /* as many pieces as flash_plan_cut makes */
         lim->max_spans = min_i(lim->max_seqs, 4 * in->num_sms);

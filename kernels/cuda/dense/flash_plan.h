@@ -15,11 +15,11 @@ extern "C" {
 enum { FLASH_MAX_PIECES = 256 };
 
 typedef struct flash_plan_limits {
-    int32_t max_seqs;   /* requests */
-    int32_t max_tokens; /* query tokens of a batch */
-    int32_t max_items;  /* capacities of the lists */
-    int32_t max_tiles;
-    int32_t max_slots;    /* partial results: pieces of split requests */
+    int32_t max_seqs;                   /* requests */
+    int32_t max_tokens;                 /* query tokens of a batch */
+    int32_t max_items;                  /* capacities of the lists */
+    int32_t max_tiles, max_whole_tiles; /* with pieces; where none is cut, as in captured launches */
+    int32_t max_slots;                  /* partial results: pieces of split requests */
     int64_t max_cut_rows; /* rows of heads in all pieces of tiles, an input; 0: tiles are never cut */
     int32_t max_spans;    /* requests whose tiles are cut */
 } flash_plan_limits;

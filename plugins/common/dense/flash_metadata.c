@@ -179,7 +179,9 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
         h->grid_items = (h->grid_items + plan.cluster - 1) / plan.cluster * plan.cluster;
         /* one request that is one cluster whatever its length: no later batch has more */
         if (plan.mode == FLASH_LARGE_CTAS) h->grid_items = plan.cluster;
-        h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_tiles : has_packed ? b.num_reqs : 0;
+        h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_whole_tiles
+                        : has_packed                    ? b.num_reqs
+                                                        : 0;
         if (has_packed) h->keys_per_tile = 0; /* later batches may have many */
     }
     size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile) +
