@@ -160,7 +160,9 @@ static void add_tiles(const triton_plan_input_t *in, const triton_plan_limits_t 
         int64_t end = in->causal && last < q_len ? kv_len - q_len + last + 1 : kv_len;
         int tokens = in->block_rows / in->group + 1;
         /* a block ends sooner than its request's last, and so may its pieces */
-        const int own = pieces > 1 ? least(pieces, (int)((end - 1) / plan->piece_keys) + 1) : 1,
+        const int own = pieces > 1 && plan->piece_keys > 0
+                            ? least(pieces, (int)((end - 1) / plan->piece_keys) + 1)
+                            : 1,
                   ticket = own > 1 ? plan->num_tickets++ : 0;
         for (int i = 0; i < own && plan->num_tiles < l->tiles; i++) {
             const int64_t keys = i + 1 < own ? plan->piece_keys : end - (int64_t)i * plan->piece_keys;

@@ -188,7 +188,7 @@ static int check_cut(const flash_plan_input *in, const flash_plan_limits *lim, c
         return 1;
     for (int s = 0; s < in->num_seqs; s++) {
         const int q = in->q_start[s + 1] - in->q_start[s], kv = in->seq_lens[s];
-        if (q <= in->decode_tokens) continue;
+        if (q <= in->decode_tokens || q <= 0) continue;
         const int blocks = (q * (in->packed ? in->group : 1) + in->block_rows - 1) / in->block_rows;
         int pieces = 0, keys = 0, lasts = 0;
         for (int i = 0; i < p->counts.num_tiles; i++) {
@@ -201,7 +201,7 @@ static int check_cut(const flash_plan_input *in, const flash_plan_limits *lim, c
                 return 3;
             pieces++, keys += t->kv_len - t->first_key, lasts += is_last;
         }
-        if (keys != kv * blocks || lasts != blocks || pieces % blocks) return 4;
+        if (keys != kv * blocks || lasts != blocks) return 4;
         if (spans[at].q0 != in->q_start[s] || spans[at].q_len != q || spans[at].pieces * blocks != pieces)
             return 5;
         if (spans[at].pieces > cut->pieces || p->longest_span < q ||
