@@ -67,3 +67,9 @@ int32_t cut_keys(const cut_request *r, int32_t n, const cut_limits *l, int32_t *
     }
     return best;
 }
+
+int64_t cut_rows(int64_t rows_of_wave, int64_t rows, int32_t keys) {
+    const int32_t most = keys / CUT_LEAST_KEYS < CUT_MOST_PIECES ? keys / CUT_LEAST_KEYS : CUT_MOST_PIECES;
+    const int64_t all = most * rows, waves = 4 * rows_of_wave;
+    return most < 2 ? 0 : all < waves ? all : waves;
+}

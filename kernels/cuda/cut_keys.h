@@ -15,7 +15,7 @@ enum { CUT_MOST_PIECES = 120, CUT_LEAST_KEYS = 512 };
 /* A request: its keys, those at whose multiples it may be cut (no piece but the last ends behind them), its
  * blocks of rows of a head. */
 typedef struct cut_request {
-    int32_t keys, seen, blocks, reserved;
+    int32_t keys, seen, blocks;
 } cut_request;
 
 typedef struct cut_limits {
@@ -33,6 +33,9 @@ typedef struct cut_limits {
  * in keys. */
 int32_t cut_keys(const cut_request *requests, int32_t num_requests, const cut_limits *limits, int32_t *pieces,
                  double *time);
+/* Rows that a plugin sets aside for pieces: four waves of blocks, or all that requests of so many keys and a
+ * batch with so many rows of heads can make; 0 where no request has enough keys. */
+int64_t cut_rows(int64_t rows_of_wave, int64_t rows, int32_t keys);
 /* Pieces of a request with so many keys. */
 int32_t cut_pieces_of(int32_t keys, int32_t seen, int32_t piece_keys);
 

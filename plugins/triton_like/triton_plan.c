@@ -36,12 +36,10 @@ void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l
     l->whole_tiles = l->tiles;
     l->rows = l->parts * in->decode_tokens * heads;
     l->tickets = l->parts * in->row_blocks;
-    if (in->cut_slots > 0 && l->keys >= 2 * CUT_LEAST_KEYS) { /* four waves of blocks, or all that can be */
-        const int64_t waves = 4 * (int64_t)in->cut_slots * in->block_rows,
-                      all = CUT_MOST_PIECES * heads * l->tokens;
-        const int blocks = 4 * in->cut_slots / in->kv_heads + 1;
-        l->rows = greatest(l->rows, waves < all ? waves : all);
-        l->tickets = (int)greatest(l->tickets, blocks);
+    const int64_t rows = cut_rows((int64_t)in->cut_slots * in->block_rows, heads * l->tokens, l->keys);
+    if (rows > 0) { /* as many blocks and pieces as cut_keys takes */
+        l->rows = greatest(l->rows, rows);
+        l->tickets = (int)greatest(l->tickets, 4 * in->cut_slots / in->kv_heads + 1);
         l->tiles += 8 * in->cut_slots / in->kv_heads;
     }
     l->splits = l->parts / 2 < l->seqs ? l->parts / 2 : l->seqs;
@@ -132,8 +130,8 @@ static void choose_cut(const triton_plan_input_t *in, const triton_plan_limits_t
     for (int r = 0; r < num_seqs; r++) {
         const int q_len = q_start[r + 1] - q_start[r];
         if (q_len <= in->decode_tokens) continue;
-        plan->cuts[n++] = (cut_request){seq_lens[r], seq_lens[r],
-                                        (int32_t)up((int64_t)q_len * in->group, in->block_rows), 0};
+        plan->cuts[n++] =
+            (cut_request){seq_lens[r], seq_lens[r], (int32_t)up((int64_t)q_len * in->group, in->block_rows)};
         longest = q_len > longest ? q_len : longest;
     }
     if (n == 0) return;

@@ -40,6 +40,12 @@ static void random_cases(uint64_t seed) {
        taken);
 }
 
+static void set_sizes(attn_problem_t *p, int is_half, uint32_t heads, uint32_t kv_heads, uint32_t head_size) {
+    p->dtype = is_half ? ATTN_DTYPE_FLOAT16 : ATTN_DTYPE_BFLOAT16;
+    p->num_heads = heads, p->num_kv_heads = kv_heads, p->head_size = head_size;
+    p->scale = 1 / sqrt(head_size);
+}
+
 /* Steps of a few tokens a request, of so many requests that they are tiles of several heads: flash_plan_test
  * has 48 requests of 232 keys too. Lengths differ here, a request has no tokens, and inputs are in turn of
  * the families that the tolerances of the kit hold for. */
@@ -63,11 +69,9 @@ static void packed_steps(uint64_t seed) {
         kit_case_t c;
         kit_case_start(&c, ATTN_ROLE_DECODER, seed + (uint64_t)i);
         attn_problem_t *p = &c.problem;
-        p->dtype = i % 4 == 3 ? ATTN_DTYPE_FLOAT16 : ATTN_DTYPE_BFLOAT16;
-        p->num_heads = shapes[at].heads, p->num_kv_heads = shapes[at].kv_heads;
-        p->head_size = shapes[at].head_size, p->kv_cache_dtype = shapes[at].cache;
-        p->sliding_window = shapes[at].window, p->features |= shapes[at].features;
-        p->scale = 1 / sqrt(p->head_size);
+        set_sizes(p, i % 4 == 3, shapes[at].heads, shapes[at].kv_heads, shapes[at].head_size);
+        p->kv_cache_dtype = shapes[at].cache, p->sliding_window = shapes[at].window;
+        p->features |= shapes[at].features;
         c.family = (uint32_t)(i * 3 % KIT_CHANNEL);
         for (int r = 0; r < REQS; r++)
             kit_case_add(&c, r == 7 ? 0 : shapes[at].tokens - r % 5, 232 - r * 13 % 90);
@@ -105,14 +109,12 @@ static void cut_prompts(uint64_t seed) {
         if (!part_takes()) continue;
         kit_case_start(&c, ATTN_ROLE_DECODER, seed + (uint64_t)i);
         attn_problem_t *p = &c.problem;
-        p->dtype = i % 3 == 2 ? ATTN_DTYPE_FLOAT16 : ATTN_DTYPE_BFLOAT16;
-        p->num_heads = shapes[at].heads, p->num_kv_heads = shapes[at].kv_heads;
-        p->head_size = shapes[at].head_size, p->kv_cache_dtype = shapes[at].cache;
-        p->query_dtype = shapes[at].query, p->features |= shapes[at].features;
+        set_sizes(p, i % 3 == 2, shapes[at].heads, shapes[at].kv_heads, shapes[at].head_size);
+        p->kv_cache_dtype = shapes[at].cache, p->query_dtype = shapes[at].query;
+        p->features |= shapes[at].features;
         if (shapes[at].features & ATTN_F_SOFT_CAP) p->logits_soft_cap = 30;
         if (shapes[at].features & ATTN_F_OUT_FP8_STATIC) p->out_dtype = ATTN_DTYPE_FP8_E4M3;
         if (kind == 1 && at % 2) p->mask = ATTN_MASK_FULL;
-        p->scale = 1 / sqrt(p->head_size);
         c.family = (uint32_t)(i * 3 % KIT_CHANNEL);
         for (int r = 0; r < 4; r++)
             if (lens[kind][r][0] > 0) kit_case_add(&c, lens[kind][r][0], lens[kind][r][1]);

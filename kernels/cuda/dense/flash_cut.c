@@ -16,16 +16,14 @@ double flash_plan_cut(const flash_plan_input *in, const flash_plan_limits *lim, 
     for (int32_t s = 0; s < in->num_seqs; s++) {
         const int32_t tokens = in->q_start[s + 1] - in->q_start[s];
         if (tokens <= in->decode_tokens || tokens <= 0) continue;
-        const int32_t keys = flash_visible_span(in, s, tokens, 0, tokens - 1),
-                      rows = tokens * (in->packed ? in->group : 1);
+        const int32_t keys = flash_visible_span(in, s, tokens, 0, tokens - 1);
         if (n == 0) cut->first_row = in->q_start[s];
         end = in->q_start[s + 1];
         r[n++] = (cut_request){keys, flash_is_causal(in, s) ? keys - tokens + 1 : keys,
-                               (rows + in->block_rows - 1) / in->block_rows, 0};
+                               flash_row_tiles(in, tokens)};
     }
     cut->num_rows = end - cut->first_row;
-    const int32_t tile_heads = in->tile_heads > 1 ? in->tile_heads : 1;
-    const cut_limits limits = {.heads = in->num_kv_heads * (in->packed ? 1 : in->group / tile_heads),
+    const cut_limits limits = {.heads = flash_tile_ctas(in),
                                .slots = in->num_sms,
                                .grain = 128,
                                .max_entries = lim->max_tiles,

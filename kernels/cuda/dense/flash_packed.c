@@ -17,9 +17,10 @@ static double tile_time(const flash_plan_input *in) {
 }
 
 int flash_plan_packed(const flash_plan_input *in, const flash_plan_limits *lim, int32_t block_rows,
-                      int32_t tile_heads, cut_request *scratch) {
+                      int32_t tile_heads, cut_request *scratch, flash_cut *cut) {
     double decode_keys = 0;
     int decode_tokens = 0, requests = 0;
+    const double whole = tile_time(in) * flash_plan_cut(in, lim, scratch, cut);
     if (!flash_may_pack(in)) return 0;
     for (int s = 0; s < in->num_seqs; s++) {
         const int q = in->q_start[s + 1] - in->q_start[s];
@@ -30,13 +31,15 @@ int flash_plan_packed(const flash_plan_input *in, const flash_plan_limits *lim, 
         decode_tokens = q > decode_tokens ? q : decode_tokens;
     }
     if (requests < 1) return 0;
-    flash_cut unused;
+    flash_cut packed_cut;
     flash_plan_input tiles = *in;
     tiles.decode_tokens = 0, tiles.block_rows = block_rows, tiles.tile_heads = tile_heads;
-    const double packed = tile_time(in) * flash_plan_cut(&tiles, lim, scratch, &unused),
-                 apart = decode_keys * in->num_kv_heads / in->num_sms * decode_time(in, decode_tokens) +
-                         tile_time(in) * flash_plan_cut(in, lim, scratch, &unused);
-    return packed < 0.95 * apart;
+    const double packed = tile_time(in) * flash_plan_cut(&tiles, lim, scratch, &packed_cut),
+                 apart =
+                     decode_keys * in->num_kv_heads / in->num_sms * decode_time(in, decode_tokens) + whole;
+    if (packed >= 0.95 * apart) return 0;
+    *cut = packed_cut;
+    return 1;
 }
 
 /* No time of tiles is below that of the longest one, nor below an equal share of all. */

@@ -63,6 +63,15 @@ static inline int flash_is_causal(const flash_plan_input *in, int seq) {
     return in->causal_per_seq ? in->causal_per_seq[seq] != 0 : in->causal != 0;
 }
 
+/* Tiles of a head that so many query tokens of a request are, and CTAs that each becomes: packed tiles hold
+ * the heads of a group, others as many as they say. */
+static inline int32_t flash_row_tiles(const flash_plan_input *in, int32_t tokens) {
+    return (tokens * (in->packed ? in->group : 1) + in->block_rows - 1) / in->block_rows;
+}
+static inline int32_t flash_tile_ctas(const flash_plan_input *in) {
+    return in->num_kv_heads * (in->packed ? 1 : in->group / (in->tile_heads > 1 ? in->tile_heads : 1));
+}
+
 /* Scratch of the planner, allocated once by the caller: max_seqs requests and max_tiles tiles. Both are
  * sorted by their first member and have one size. */
 typedef struct flash_plan_request {
@@ -134,9 +143,10 @@ static inline int flash_may_pack(const flash_plan_input *in) {
     return in->num_splits == 0 && in->chunk == 0 && in->first_key == 0 && !in->packed;
 }
 /* Whether a batch, which was not planned yet, had better be tiles of block_rows tokens, no fewer than any
- * request has, of `tile_heads` heads (flash_pack_prefill) than what it would be: 1 or 0. */
+ * request has, of `tile_heads` heads (flash_pack_prefill) than what it would be: 1 or 0; and the cut of what
+ * it had better be. */
 int flash_plan_packed(const flash_plan_input *input, const flash_plan_limits *limits, int32_t block_rows,
-                      int32_t tile_heads, cut_request *scratch);
+                      int32_t tile_heads, cut_request *scratch, flash_cut *cut);
 /* Whether a batch of at most num_seqs requests, each of at most `tokens` query tokens that decode takes, is
  * ever such tiles, whatever its lengths are: 0 where flash_plan_packed says 0 of all of them. */
 int flash_may_be_packed(const flash_plan_input *input, int32_t tokens, int32_t tile_heads);

@@ -10,22 +10,13 @@ static int32_t ceil_div(int32_t a, int32_t b) {
     return (a + b - 1) / b;
 }
 
-static int32_t row_tiles(const flash_plan_input *in, int32_t tokens) {
-    return ceil_div(tokens * (in->packed ? in->group : 1), in->block_rows);
-}
-
-/* CTAs that one tile becomes: packed tiles hold the heads of a group, others as many as they say. */
-static int32_t tile_ctas(const flash_plan_input *in) {
-    return in->num_kv_heads * (in->packed ? 1 : in->group / (in->tile_heads > 1 ? in->tile_heads : 1));
-}
-
 static int32_t pieces_of(const flash_plan_input *in, int32_t tiles) {
-    int32_t fit = in->num_sms / (tiles * tile_ctas(in));
+    int32_t fit = in->num_sms / (tiles * flash_tile_ctas(in));
     return fit < 1 ? 1 : fit > MAX_PIECES ? MAX_PIECES : fit;
 }
 
 int32_t flash_prefix_capacity(const flash_plan_input *shape, int32_t max_tokens) {
-    int32_t tiles = row_tiles(shape, max_tokens), most = tiles;
+    int32_t tiles = flash_row_tiles(shape, max_tokens), most = tiles;
     for (int32_t n = 1; n <= tiles && n <= shape->num_sms; n++) {
         int32_t cut = n * pieces_of(shape, n);
         most = cut > most ? cut : most;
@@ -35,7 +26,7 @@ int32_t flash_prefix_capacity(const flash_plan_input *shape, int32_t max_tokens)
 
 int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t capacity, flash_tile *tiles,
                       flash_prefix_plan *plan) {
-    int32_t prefix = in->first_key, blocks = tokens > 0 ? row_tiles(in, tokens) : 0;
+    int32_t prefix = in->first_key, blocks = tokens > 0 ? flash_row_tiles(in, tokens) : 0;
     *plan = (flash_prefix_plan){0, 0, 0};
     if (blocks == 0 || prefix <= 0) return 0;
     int32_t pieces = pieces_of(in, blocks), most = prefix / MIN_PIECE;

@@ -123,7 +123,8 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
                          (!capture || longest <= in->max_decode_tokens) &&
                          flash_pack_prefill(&in->shape, &in->prefill, longest, &packed) == 0;
     const int is_packed = may_pack && flash_plan_packed(&pi, &limits_now, packed.block_rows,
-                                                        packed.tile_heads, in->cut_requests);
+                                                        packed.tile_heads, in->cut_requests, &h->cut);
+    if (!may_pack) flash_plan_cut(&pi, &limits_now, in->cut_requests, &h->cut);
     if (is_packed) {
         pi.decode_tokens = 0;
         pi.block_rows = packed.block_rows, pi.tile_heads = packed.tile_heads;
@@ -132,7 +133,6 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
         is_packed || (may_pack && capture && flash_may_be_packed(&pi, longest, packed.tile_heads));
     const flash_prefill_config *tiles = has_packed ? &packed : &in->prefill;
     h->tile_rows = tiles->block_rows, h->tile_heads = tiles->tile_heads;
-    flash_plan_cut(&pi, &limits_now, in->cut_requests, &h->cut);
     pi.piece_keys = h->cut.piece_keys;
     if (capture)
         pi.captured =

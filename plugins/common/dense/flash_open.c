@@ -26,17 +26,7 @@ static size_t round_up(size_t n, size_t to) {
 
 /* Rows of heads of one prefill tile on each SM. */
 static size_t wave_rows(const attn_instance_t *in) {
-    const size_t rows = in->prefill.packed ? (size_t)in->prefill.block_rows
-                                           : (size_t)in->prefill.block_rows * (size_t)in->prefill.tile_heads;
-    return (size_t)in->device.num_sms * rows;
-}
-
-/* Rows of heads in pieces of tiles: of four waves, where so many tokens and keys can make them. */
-static int64_t cut_rows(const attn_instance_t *in, int max_tokens) {
-    const int64_t keys = in->problem.max_model_len ? in->problem.max_model_len : 131072,
-                  pieces = keys / CUT_LEAST_KEYS < CUT_MOST_PIECES ? keys / CUT_LEAST_KEYS : CUT_MOST_PIECES,
-                  all = pieces * max_tokens * in->problem.num_heads, waves = 4 * (int64_t)wave_rows(in);
-    return pieces < 2 ? 0 : all < waves ? all : waves;
+    return (size_t)in->device.num_sms * (size_t)(in->prefill.block_rows * in->prefill.tile_heads);
 }
 
 static void lay_out(attn_instance_t *in) {
@@ -165,7 +155,8 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     flash_set_modes(in, 1, pi);
     /* pieces by distance have no way to say where their queries are */
     if (in->has_cache && flash_may_cut(pi) && !(in->features & (ATTN_F_ALIBI | ATTN_F_DEVICE_LENGTHS)))
-        in->limits.max_cut_rows = cut_rows(in, max_tokens);
+        in->limits.max_cut_rows = cut_rows((int64_t)wave_rows(in), (int64_t)max_tokens * p->num_heads,
+                                           (int32_t)(p->max_model_len ? p->max_model_len : 131072));
     flash_plan_capacity(&in->limits, pi);
     if (in->limits.max_items > 65535) in->limits.max_items = 65535;
     if (!decodes) in->limits.max_items = in->limits.max_slots = 0;

@@ -5,6 +5,7 @@
 
 static cut_request cut_requests[SEQS];
 static const flash_plan_limits uncut;
+static flash_cut cut; /* the last that was chosen */
 
 /* How many heads a tile of few tokens has, by the heads of a group and the tokens of the longest query. */
 static void test_packed_tiles(void) {
@@ -62,7 +63,7 @@ static void test_maybe_packed(void) {
         in.decode_tokens = 16, in.tile_heads = 1, in.num_kv_heads = 1 + (int)next_random(8);
         in.group = 1 << next_random(5);
         const int tile_heads = in.group < 8 ? in.group : 8,
-                  is = flash_plan_packed(&in, &uncut, 16, tile_heads, cut_requests);
+                  is = flash_plan_packed(&in, &uncut, 16, tile_heads, cut_requests, &cut);
         in.num_seqs = n + (int)next_random(9);
         const int may = flash_may_be_packed(&in, tokens, tile_heads);
         missed += is && !may, packed += is, never += !may;
@@ -104,18 +105,18 @@ static void test_packed(void) {
         in.num_splits = cases[i].splits, in.window_left = in.window_right = cases[i].window;
         in.head_size = cases[i].head_size, in.key_bytes = cases[i].key_bytes;
         const int rows = cases[i].tokens > 16 ? 32 : 16;
-        const int is = flash_plan_packed(&in, &uncut, rows, 4, cut_requests),
-                  is_cut = flash_plan_packed(&in, &may_cut, rows, 4, cut_requests);
+        const int is = flash_plan_packed(&in, &uncut, rows, 4, cut_requests, &cut),
+                  is_cut = flash_plan_packed(&in, &may_cut, rows, 4, cut_requests, &cut);
         ok(is == cases[i].packs && is_cut == cases[i].packs_cut, "%s (%d, cut %d)", cases[i].what, is,
            is_cut);
         in.chunk = 512;
-        ok(!flash_plan_packed(&in, &may_cut, rows, 4, cut_requests), "and never with chunks");
+        ok(!flash_plan_packed(&in, &may_cut, rows, 4, cut_requests, &cut), "and never with chunks");
     }
     for (int r = 0; r < 200; r++)
         start[r + 1] = start[r] + (r == 199 ? 20 : 1), lens[r] = 8192;
     flash_plan_input in = input(start, lens, 200);
     in.decode_tokens = 16, in.tile_heads = 2, in.block_rows = 64;
-    ok(!flash_plan_packed(&in, &may_cut, 32, 4, cut_requests),
+    ok(!flash_plan_packed(&in, &may_cut, 32, 4, cut_requests, &cut),
        "one request of 20 tokens does not make tiles of 199 that decode");
 }
 
@@ -151,7 +152,6 @@ static void test_cut(void) {
         in.block_rows = cases[i].rows, in.tile_heads = cases[i].heads, in.num_splits = cases[i].splits;
         in.window_left = in.window_right = cases[i].window;
         const flash_plan_limits lim = {.max_cut_rows = 4 * 132 * 128, .max_tiles = 1056};
-        flash_cut cut;
         flash_plan_cut(&in, &lim, cut_requests, &cut);
         ok(cut.pieces >= cases[i].least && cut.pieces <= cases[i].most &&
                (cut.piece_keys > 0) == (cut.pieces > 1) && cut.first_row == cases[i].decodes &&
@@ -171,7 +171,6 @@ static void test_cuts_of_plugin(void) {
         flash_plan_input in = input(starts[i], lens[i], 3);
         in.num_kv_heads = 2, in.block_rows = 64, in.tile_heads = 2, in.decode_tokens = 16;
         const flash_plan_limits lim = {.max_cut_rows = 4 * 132 * 128, .max_tiles = 1056};
-        flash_cut cut;
         flash_plan_cut(&in, &lim, cut_requests, &cut);
         ok(cut.pieces > 2, "prompts of flash_plugin: %d pieces of %d", cut.pieces, cut.piece_keys);
     }
@@ -179,12 +178,11 @@ static void test_cuts_of_plugin(void) {
 
 /* Every (query row, key) of tiles that are cut is in exactly one, all keys of a piece but the last are seen
  * by all rows, and the merge is told of as many pieces. */
-static int check_cut(const flash_plan_input *in, const flash_plan_limits *lim, const flash_cut *cut,
-                     const flash_plan *p) {
+static int check_cut(const flash_plan_input *in, const flash_plan_limits *lim, const flash_plan *p) {
     const flash_span *spans = (const flash_span *)(const void *)(p->tiles + p->counts.num_tiles);
     int at = 0;
     if (p->counts.num_tiles > lim->max_tiles || p->num_spans > lim->max_spans ||
-        (int64_t)cut->pieces * cut->num_rows * in->num_kv_heads * in->group > lim->max_cut_rows)
+        (int64_t)cut.pieces * cut.num_rows * in->num_kv_heads * in->group > lim->max_cut_rows)
         return 1;
     for (int s = 0; s < in->num_seqs; s++) {
         const int q = in->q_start[s + 1] - in->q_start[s], kv = in->seq_lens[s];
@@ -195,17 +193,17 @@ static int check_cut(const flash_plan_input *in, const flash_plan_limits *lim, c
             const flash_tile *t = &p->tiles[i];
             if (t->seq != s) continue;
             const int is_last = t->kv_len == kv && t->causal == in->causal;
-            if (t->first_key % cut->piece_keys || t->q0 != in->q_start[s] || t->q_len != q) return 2;
+            if (t->first_key % cut.piece_keys || t->q0 != in->q_start[s] || t->q_len != q) return 2;
             if (!is_last &&
-                (t->kv_len > kv - q + 1 || t->causal || t->kv_len - t->first_key != cut->piece_keys))
+                (t->kv_len > kv - q + 1 || t->causal || t->kv_len - t->first_key != cut.piece_keys))
                 return 3;
             pieces++, keys += t->kv_len - t->first_key, lasts += is_last;
         }
         if (keys != kv * blocks || lasts != blocks) return 4;
         if (spans[at].q0 != in->q_start[s] || spans[at].q_len != q || spans[at].pieces * blocks != pieces)
             return 5;
-        if (spans[at].pieces > cut->pieces || p->longest_span < q ||
-            q + in->q_start[s] > cut->first_row + cut->num_rows)
+        if (spans[at].pieces > cut.pieces || p->longest_span < q ||
+            q + in->q_start[s] > cut.first_row + cut.num_rows)
             return 6;
         at++;
     }
@@ -232,13 +230,12 @@ static void test_random_cuts(void) {
         if (next_random(4) == 0) in.block_rows = 192, in.tile_heads = 1;
         flash_plan_limits lim = {.max_seqs = n, .max_tokens = tokens, .max_cut_rows = 4 * 132 * 128};
         flash_plan_capacity(&lim, &in);
-        flash_cut cut;
         flash_plan p = empty_plan();
         flash_plan_cut(&in, &lim, cut_requests, &cut);
         in.piece_keys = cut.piece_keys;
         if (flash_plan_build(&in, &lim, &p)) broken = 9, where = round;
         if (broken || cut.piece_keys == 0) continue;
-        broken = check_cut(&in, &lim, &cut, &p), where = round;
+        broken = check_cut(&in, &lim, &p), where = round;
         cuts++, mixed += p.num_spans > 1;
     }
     ok(broken == 0 && cuts > 200 && mixed > 20,

@@ -126,6 +126,21 @@ static int covered(const triton_plan_t *plan, const triton_plan_input_t *in, con
     return 1;
 }
 
+static triton_plan_t make_plan(const triton_plan_limits_t *l) {
+    triton_plan_t plan = {.items = calloc((size_t)l->items, sizeof *plan.items),
+                          .splits = calloc((size_t)l->splits + 1, sizeof *plan.splits),
+                          .tiles = calloc((size_t)l->tiles, sizeof *plan.tiles),
+                          .tile_keys = calloc((size_t)l->tiles, sizeof *plan.tile_keys),
+                          .scratch = calloc((size_t)l->seqs, sizeof *plan.scratch),
+                          .cuts = calloc((size_t)l->seqs, sizeof *plan.cuts)};
+    return plan;
+}
+
+static void drop_plan(triton_plan_t *plan) {
+    free(plan->items), free(plan->splits), free(plan->tiles), free(plan->tile_keys), free(plan->scratch);
+    free(plan->cuts);
+}
+
 static void plans(uint64_t seed) {
     triton_plan_input_t in = {.group = 4,
                               .kv_heads = 8,
@@ -137,11 +152,7 @@ static void plans(uint64_t seed) {
                               .causal = 1};
     triton_plan_limits_t l = {.seqs = 256, .tokens = 8192};
     triton_plan_capacity(&in, &l);
-    triton_plan_t plan = {.items = calloc((size_t)l.items, sizeof *plan.items),
-                          .splits = calloc((size_t)l.splits + 1, sizeof *plan.splits),
-                          .tiles = calloc((size_t)l.tiles, sizeof *plan.tiles),
-                          .tile_keys = calloc((size_t)l.tiles, 4),
-                          .scratch = calloc((size_t)l.seqs, 4)};
+    triton_plan_t plan = make_plan(&l);
     int32_t q[257] = {0}, kv[256];
     int bad = 0, order = 0;
     srand((unsigned)seed);
@@ -171,7 +182,7 @@ static void plans(uint64_t seed) {
     in.segments = 1, q[1] = 1, kv[0] = 131072;
     triton_plan_build(&in, &l, q, kv, 1, &plan);
     ok(plan.num_items == 1 && plan.num_splits == 0, "segments = 1 means one, for batch invariance");
-    free(plan.items), free(plan.splits), free(plan.tiles), free(plan.tile_keys), free(plan.scratch);
+    drop_plan(&plan);
 }
 
 /* Returns 0, or the number of the first rule that is broken: every block is whole, or its pieces are there
@@ -227,12 +238,7 @@ static void cuts(void) {
                               .cut_grain = 128};
     triton_plan_limits_t l = {.seqs = 64, .tokens = 8192, .keys = 131072};
     triton_plan_capacity(&in, &l);
-    triton_plan_t plan = {.items = calloc((size_t)l.items, sizeof *plan.items),
-                          .splits = calloc((size_t)l.splits + 1, sizeof *plan.splits),
-                          .tiles = calloc((size_t)l.tiles, sizeof *plan.tiles),
-                          .tile_keys = calloc((size_t)l.tiles, 4),
-                          .scratch = calloc((size_t)l.seqs, 4),
-                          .cuts = calloc((size_t)l.seqs, sizeof *plan.cuts)};
+    triton_plan_t plan = make_plan(&l);
     int32_t q[65] = {0}, kv[64];
     int rule = 0, cut = 0;
     for (int round = 0; round < 1000 && !rule; round++) {
@@ -264,8 +270,7 @@ static void cuts(void) {
     in.segments = 0, in.cut_slots = 0;
     triton_plan_build(&in, &l, q, kv, 1, &plan);
     ok(plan.num_slots == 0, "nor for a captured launch, or with windows");
-    free(plan.items), free(plan.splits), free(plan.tiles), free(plan.tile_keys), free(plan.scratch);
-    free(plan.cuts);
+    drop_plan(&plan);
 }
 
 static int logged;
