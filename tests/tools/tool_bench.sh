@@ -57,6 +57,39 @@ for kind in static group group,out_scale_ue8m0 nvfp4; do
     ok "are checked against double, $kind" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ exit !(\$1 > 1e-4 && \$1 < $most) }'"
 done
 wants "what no backend serves is a failed row" 1 "failed" bench --device cpu --time 1 --problem "$own kv_cache_dtype=nvfp4 features=separate_kv" --seq 64
+# A file of workloads.
+works() { echo "$1" >"$tap_scratch/works.json"; }
+works "[{\"name\": \"one\", \"problem\": \"$own\", \"requests\": 2, \"seq_len\": 64},
+        {\"name\": \"two\", \"problem\": \"$own\", \"seq_lens\": [1, 9, 30], \"query_len\": 0, \"backend\": \"REFERENCE\"},
+        {\"name\": \"write\", \"problem\": \"$own\", \"seq_len\": 64, \"is_write\": true}]"
+json "workloads of a file" rows.0.bytes 65536.0 bench --device cpu --threads 1 --time 1 --workloads "$tap_scratch/works.json"
+ok "lengths of its second" test "$(query rows.1.flops)" = 261632.0
+ok "and backend" test "$(query rows.1.backend)" = REFERENCE
+ok "the first has the selected one" test "$(query rows.0.backend)" = CPU_ATTN
+ok "the third writes" test "$(query rows.2.flops)" = 0.0
+json "some of them" rows.0.name two bench --device cpu --threads 1 --time 1 --workloads "$tap_scratch/works.json" --rows tw
+wants "a name that none has" 2 "no row of .*works.json" bench --device cpu --workloads "$tap_scratch/works.json" --rows three
+wants "a file and a suite" 2 "give one of them" bench --device cpu --workloads "$tap_scratch/works.json" --suite cpu
+wants "no such file" 3 "/no/such.json" bench --device cpu --workloads /no/such.json
+refuses() { # NAME REGEX TEXT
+    works "$3"
+    wants "$1" 3 "$2" bench --device cpu --workloads "$tap_scratch/works.json"
+}
+refuses "a file that is no list" "not a list of workloads" '{}'
+refuses "an empty list" "not a list of workloads" '[]'
+refuses "text that is no JSON" "works.json:1:" '[{"name": }]'
+one="\"name\": \"a\", \"problem\": \"$own\""
+refuses "an unknown key" "workload 1 has the key seqlen" "[{$one, \"seq_len\": 8, \"seqlen\": 8}]"
+refuses "no length" "workload 1 has a key missing" "[{$one}]"
+refuses "two kinds of lengths" "workload 1 has a key missing" "[{$one, \"seq_len\": 8, \"seq_lens\": [8]}]"
+refuses "a workload that is no object" "workload 2 has a key missing" "[{$one, \"seq_len\": 8}, 7]"
+refuses "a text for a number" "'seq_len' is not an integer from 1" "[{$one, \"seq_len\": \"8\"}]"
+refuses "a number below the least" "'requests' is not an integer from 1" "[{$one, \"seq_len\": 8, \"requests\": 0}]"
+refuses "a length that is none" "'seq_lens'.1. is no length" "[{$one, \"seq_lens\": [8, 0]}]"
+refuses "a length below the query" "less than 'query_len', 9" "[{$one, \"seq_lens\": [9, 8], \"query_len\": 9}]"
+refuses "no lengths" "not a list of lengths" "[{$one, \"seq_lens\": []}]"
+refuses "a problem that is none" "a: column 24" '[{"name": "a", "problem": "role=decoder head_size=x", "seq_len": 8}]'
+refuses "more keys than one can address" "all of it must be addressable" "[{$one, \"seq_len\": 200000000, \"query_len\": 200000000, \"requests\": 99}]"
 # Over ranks, beside one alone.
 json "each rank's communication is timed" rows.0.ranks.1.exchanges 2 bench --device cpu --time 1 --threads 1 --ranks 2 --problem "$own" --seq 200 --requests 3
 json "three exchanges scatter sums" rows.0.ranks.1.exchanges 3 bench --device cpu --time 1 --threads 1 --ranks 2 --join reduce_scatter --problem "$own" --seq 200

@@ -6,136 +6,10 @@
 
 #include "measure/bench_picture.h"
 #include "measure/bench_run.h"
+#include "cmd/bench_rows.h"
 #include "base/describe.h"
 #include "ranks/bench_ranks.h"
-#include "cmd/problem_args.h"
 #include "base/term.h"
-
-enum { MAX_ROWS = 64 };
-
-typedef struct bench_args {
-    const char *suite, *rows, *device, *backend, *problem, *svg, *lens;
-    int64_t requests, query_len, seq_len, milliseconds, threads;
-    run_ranks_args_t ranks;
-} bench_args_t;
-
-/* Whether a row is wanted: no list, or a word of the comma-separated list is part of its name. */
-static int is_wanted(const char *list, const char *name) {
-    if (list == NULL) return 1;
-    for (const char *at = list; *at != '\0';) {
-        char word[64];
-        size_t length = strcspn(at, ",");
-        snprintf(word, sizeof word, "%.*s", (int)length, at);
-        if (word[0] != '\0' && strstr(name, word) != NULL) return 1;
-        at += length + (at[length] == ',');
-    }
-    return 0;
-}
-
-/* Adds one row; TOOL_OK or an exit code. */
-static int add_row(bench_row_t *rows, int *count, const char *name, const char *problem, int64_t ranks,
-                   int64_t requests, int64_t query_len, int64_t seq_len) {
-    char over[4200];
-    bench_row_t *row = &rows[*count];
-    ATTN_INIT(attn_error_t, error);
-    memset(row, 0, sizeof *row);
-    if (ranks != 0 && (problem = rank_problem_text(problem, ranks, over, sizeof over)) == NULL)
-        return TOOL_USAGE;
-    if (problem_from_text(problem, &row->problem, &error) != ATTN_OK) {
-        tool_error("%s: %s", name, error.text);
-        return TOOL_USAGE;
-    }
-    const int is_cross = row->problem.role == ATTN_ROLE_ENCODER_DECODER; /* its keys are another sequence's */
-    if (*count == MAX_ROWS || (query_len > seq_len && !is_cross) || requests * query_len > INT32_MAX / 2) {
-        tool_error("%s: %lld requests of %lld query tokens and %lld keys; the query is part of the keys, and "
-                   "all of it must be "
-                   "addressable",
-                   name, (long long)requests, (long long)query_len, (long long)seq_len);
-        return TOOL_USAGE;
-    }
-    snprintf(row->name, sizeof row->name, "%s", name);
-    row->requests = (int32_t)requests;
-    row->query_len = (int32_t)query_len;
-    row->seq_len = (int32_t)seq_len;
-    (*count)++;
-    return TOOL_OK;
-}
-
-/* "5,100,33" -> the lengths of the requests of one row; 0 after printing why not. */
-static int read_lens(const char *text, bench_row_t *row) {
-    static int32_t lens[1024];
-    int count = 0;
-    int32_t longest = 0;
-    for (const char *at = text; count == 0 || *at != '\0';) {
-        char *end;
-        const long value = strtol(at, &end, 10);
-        if (end == at || (*end != ',' && *end != '\0') || value < 1 || value > 1 << 28 ||
-            count == (int)(sizeof lens / sizeof lens[0])) {
-            tool_error("--lens has '%s'; expected up to %zu lengths of at least 1, such as 5,100,33", text,
-                       sizeof lens / sizeof lens[0]);
-            return 0;
-        }
-        lens[count++] = (int32_t)value;
-        if (value > longest) longest = (int32_t)value;
-        at = end + (*end == ',');
-    }
-    row->lens = lens;
-    row->requests = count;
-    row->seq_len = longest;
-    for (int i = 0; i < count; i++)
-        if (row->query_len > lens[i] && row->problem.role != ATTN_ROLE_ENCODER_DECODER) {
-            tool_error("--lens has %d, --query is %d; the query is part of the keys", lens[i],
-                       row->query_len);
-            return 0;
-        }
-    return 1;
-}
-
-/* A word of --rows that no row of the suite has would be a typing error that nobody sees beside words that
- * have. */
-static int check_words(const char *list, const char *suite) {
-    for (const char *at = list != NULL ? list : ""; *at != '\0';) {
-        char word[64];
-        const size_t length = strcspn(at, ",");
-        snprintf(word, sizeof word, "%.*s", (int)length, at);
-        at += length + (at[length] == ',');
-        int is_known = 0;
-        for (const bench_work_t *w = bench_works; w->name != NULL && !is_known; w++)
-            is_known = strcmp(w->suite, suite) == 0 && is_wanted(word, w->name);
-        if (is_known) continue;
-        tool_error(
-            "--rows has '%s', which is in the name of no row of suite '%s'; attn bench --suite %s shows "
-            "them",
-            word, suite, suite);
-        return TOOL_USAGE;
-    }
-    return TOOL_OK;
-}
-
-static int choose_rows(const bench_args_t *args, const attn_device_t *device, bench_row_t *rows, int *count) {
-    if (args->problem != NULL) {
-        const int64_t seq_len = args->seq_len != 0 ? args->seq_len : args->query_len;
-        int status = add_row(rows, count, "yours", args->problem, args->ranks.ranks, args->requests,
-                             args->query_len, args->lens != NULL ? INT32_MAX : seq_len);
-        return status == TOOL_OK && args->lens != NULL && !read_lens(args->lens, &rows[0]) ? TOOL_USAGE
-                                                                                           : status;
-    }
-    const char *suite = args->suite != NULL ? args->suite : device->type != kDLCPU ? "gpu" : "cpu";
-    int is_suite = 0;
-    for (const bench_work_t *w = bench_works; w->name != NULL; w++) {
-        is_suite |= strcmp(w->suite, suite) == 0;
-        if (strcmp(w->suite, suite) != 0 || !is_wanted(args->rows, w->name)) continue;
-        int status = add_row(rows, count, w->name, w->problem, args->ranks.ranks, w->requests, w->query_len,
-                             w->seq_len);
-        if (status != TOOL_OK) return status;
-        rows[*count - 1].lens = w->lens;
-        rows[*count - 1].is_write = w->is_write;
-    }
-    if (is_suite && args->rows != NULL && args->rows[0] != '\0') return check_words(args->rows, suite);
-    if (*count > 0) return TOOL_OK;
-    tool_error("suite '%s' has no such rows; the suites are cpu, quick, gpu and h200", suite);
-    return TOOL_USAGE;
-}
 
 static json_t *row_json(const bench_row_t *row) {
     json_t *ceilings = json_array();
@@ -291,6 +165,7 @@ int cmd_bench(int argc, char **argv) {
     int words;
     const tool_option_t options[] = {
         {"suite", "NAME", TOOL_TEXT, &args.suite, 0, 0, "cpu, gpu, h200 or quick; by default the device's"},
+        {"workloads", "FILE", TOOL_TEXT, &args.file, 0, 0, "the workloads of this JSON file instead of a suite"},
         {"rows", "LIST", TOOL_TEXT, &args.rows, 0, 0,
          "only workloads whose name contains one of these words"},
         {"problem", "TEXT", TOOL_TEXT, &args.problem, 0, 0, "your own workload instead of a suite"},
@@ -325,6 +200,7 @@ int cmd_bench(int argc, char **argv) {
                                 "  attn bench --rows decode --svg decode.svg\n"
                                 "  attn bench --problem 'role=decoder num_heads=16 num_kv_heads=4 "
                                 "head_size=64' --requests 8 --seq 2048\n"
+                                "  attn bench --workloads shapes.json --json\n"
                                 "  attn bench --option cpu.level=avx2 --rows prefill",
                                 options,
                                 sizeof options / sizeof options[0]};
@@ -346,12 +222,12 @@ int cmd_bench(int argc, char **argv) {
         snprintf(threads_setting, sizeof threads_setting, "cpu.num_threads=%lld", (long long)args.threads);
         common.settings.items[common.settings.count++] = threads_setting;
     }
-    static bench_row_t rows[MAX_ROWS];
+    static bench_row_t rows[BENCH_MAX_ROWS];
     int count = 0;
     attn_context_t *context;
     status = tool_place_open(&common, args.device, &device, &context);
     if (status != TOOL_OK) return status;
-    status = choose_rows(&args, &device, rows, &count);
+    status = bench_choose_rows(&args, &device, rows, &count);
     if (status != TOOL_OK) {
         attn_context_destroy(context);
         return status;

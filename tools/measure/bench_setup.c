@@ -96,8 +96,8 @@ static int open_layer(bench_t *b, attn_context_t *context) {
     p.max_num_batched_tokens = (uint32_t)b->num_rows;
     p.max_model_len =
         row->query_len > row->seq_len ? row->query_len : row->seq_len; /* cross attention: both */
-    int code =
-        attn_group_open(context, &p, b->options->device, b->options->backend, &b->group, NULL, b->error);
+    const char *backend = bench_backend(row, b->options->backend);
+    int code = attn_group_open(context, &p, b->options->device, backend, &b->group, NULL, b->error);
     if (code != ATTN_OK) return code;
     b->problem = *attn_group_problem(b->group);
     ATTN_INIT(attn_layer_options_t, options);

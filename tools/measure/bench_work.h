@@ -34,6 +34,7 @@ typedef struct bench_row {
     int32_t requests, query_len, seq_len; /* as in bench_work_t */
     const int32_t *lens;
     int is_write;
+    char wanted[40]; /* backend of this row; "": as for all rows */
     char backend[40];
     char failure[440];    /* "" if it ran */
     int is_memory_bound;  /* its rate is GB/s of cache reads, else GFLOP/s */
@@ -47,6 +48,10 @@ typedef struct bench_row {
     double error; /* largest |got - double| over sampled outputs; negative: not checked */
 } bench_row_t;
 
+/* The backend to measure a row with: its own, or the run's; NULL: the selected one. */
+static inline const char *bench_backend(const bench_row_t *row, const char *otherwise) {
+    return row->wanted[0] != '\0' ? row->wanted : otherwise;
+}
 /* Keys and query tokens of request r. */
 static inline int32_t bench_len(const bench_row_t *row, int64_t r) {
     return row->lens != NULL ? row->lens[r] : row->seq_len;

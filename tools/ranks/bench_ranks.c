@@ -128,7 +128,7 @@ int bench_ranks(attn_context_t *context, const attn_device_t *device, const char
     if (is_first && !args->common->json) printf("%s, libattn %s\n\n", device->name, attn_version());
     for (int i = 0, is_open = status == TOOL_OK; i < count && is_open; i++) {
         measured_t m = {.failure = ""};
-        const int row = measure(&team, &rows[i], backend, join, seconds, &m);
+        const int row = measure(&team, &rows[i], bench_backend(&rows[i], backend), join, seconds, &m);
         if (row != TOOL_OK) status = row;
         if (is_first && args->common->json)
             json_array_append_new(list, row_json(&team, &rows[i], &m, join));
