@@ -106,6 +106,7 @@ export ATTN_CONFIG
 case $machine in
 h200)
     run "Whole calls" tools/attn bench --device cuda:0 --suite h200
+    run "Shapes between the suites" tools/attn bench --device cuda:0 --workloads "$here/shapes.json"
     run_python torch "Peers that torch carries" "$here/peers_torch.py"
     run "Dense kernels" bench/flash_bench
     run "Encoders" bench/mm_encoder_bench plugins-built/mm_encoder.so

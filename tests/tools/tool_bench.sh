@@ -90,6 +90,8 @@ refuses "a length below the query" "less than 'query_len', 9" "[{$one, \"seq_len
 refuses "no lengths" "not a list of lengths" "[{$one, \"seq_lens\": []}]"
 refuses "a problem that is none" "a: column 24" '[{"name": "a", "problem": "role=decoder head_size=x", "seq_len": 8}]'
 refuses "more keys than one can address" "all of it must be addressable" "[{$one, \"seq_len\": 200000000, \"query_len\": 200000000, \"requests\": 99}]"
+wants "every workload of shapes.json is one" 2 "no row of .*shapes.json" bench --device cpu --rows none \
+    --workloads "$ATTN_TEST_SRCDIR/bench/shapes.json"
 # Over ranks, beside one alone.
 json "each rank's communication is timed" rows.0.ranks.1.exchanges 2 bench --device cpu --time 1 --threads 1 --ranks 2 --problem "$own" --seq 200 --requests 3
 json "three exchanges scatter sums" rows.0.ranks.1.exchanges 3 bench --device cpu --time 1 --threads 1 --ranks 2 --join reduce_scatter --problem "$own" --seq 200

@@ -97,8 +97,9 @@ static int keep_wanted(const char *list, const char *where, bench_row_t *rows, i
         for (int i = 0; i < *count && !is_known; i++)
             is_known = is_wanted(word, rows[i].name);
         if (!is_known) {
-            tool_error("--rows has '%s', which is in the name of no row of %s; without --rows all are measured",
-                       word, where);
+            tool_error(
+                "--rows has '%s', which is in the name of no row of %s; without --rows all are measured",
+                word, where);
             return TOOL_USAGE;
         }
         if (*at == '\0') break;
@@ -159,8 +160,8 @@ static int list_lens(const char *where, const json_t *list, bench_row_t *row) {
         const json_int_t value = json_integer_value(json_array_get(list, i));
         const int is_cross = row->problem.role == ATTN_ROLE_ENCODER_DECODER;
         if (value < 1 || value > 1 << 28 || (value < row->query_len && !is_cross)) {
-            tool_error("%s: 'seq_lens'[%zu] is no length from 1 to %d, or less than 'query_len', %d", where, i,
-                       1 << 28, row->query_len);
+            tool_error("%s: 'seq_lens'[%zu] is no length from 1 to %d, or less than 'query_len', %d", where,
+                       i, 1 << 28, row->query_len);
             return TOOL_INPUT;
         }
         lens[i] = (int32_t)value;
@@ -189,8 +190,8 @@ static int add_workload(const bench_args_t *args, const char *where, const json_
         return TOOL_INPUT;
     }
     const int64_t query_len = number_of(where, work, "query_len", 0, 1);
-    const int64_t requests = lens != NULL ? (int64_t)json_array_size(lens)
-                                          : number_of(where, work, "requests", 1, 1);
+    const int64_t requests =
+        lens != NULL ? (int64_t)json_array_size(lens) : number_of(where, work, "requests", 1, 1);
     const int64_t seq_len = number_of(where, work, "seq_len", 1, INT32_MAX);
     if (query_len == NO_NUMBER || requests == NO_NUMBER || seq_len == NO_NUMBER) return TOOL_INPUT;
     if (add_row(rows, count, name, problem, args->ranks.ranks, requests, query_len, seq_len) != TOOL_OK)
@@ -208,8 +209,9 @@ static int file_rows(const bench_args_t *args, bench_row_t *rows, int *count) {
     if (list == NULL)
         tool_error("--workloads: %s:%d: %s", args->file, why.line, why.text);
     else if (status != TOOL_OK)
-        tool_error("--workloads: %s is not a list of workloads, [{\"name\": .., \"problem\": .., \"seq_len\": ..}]",
-                   args->file);
+        tool_error(
+            "--workloads: %s is not a list of workloads, [{\"name\": .., \"problem\": .., \"seq_len\": ..}]",
+            args->file);
     for (size_t i = 0; i < json_array_size(list) && status == TOOL_OK; i++) {
         char where[300];
         snprintf(where, sizeof where, "--workloads: %.200s: workload %zu", args->file, i + 1);

@@ -165,7 +165,8 @@ int cmd_bench(int argc, char **argv) {
     int words;
     const tool_option_t options[] = {
         {"suite", "NAME", TOOL_TEXT, &args.suite, 0, 0, "cpu, gpu, h200 or quick; by default the device's"},
-        {"workloads", "FILE", TOOL_TEXT, &args.file, 0, 0, "the workloads of this JSON file instead of a suite"},
+        {"workloads", "FILE", TOOL_TEXT, &args.file, 0, 0,
+         "the workloads of this JSON file instead of a suite"},
         {"rows", "LIST", TOOL_TEXT, &args.rows, 0, 0,
          "only workloads whose name contains one of these words"},
         {"problem", "TEXT", TOOL_TEXT, &args.problem, 0, 0, "your own workload instead of a suite"},
