@@ -83,8 +83,8 @@ static int read_lens(const char *text, bench_row_t *row) {
     return 1;
 }
 
-/* Leaves the rows that --rows names. A word that is in no name would be a typing error that nobody sees beside
- * words that are in one. */
+/* Leaves the rows that --rows names. A word that is in no name would be a typing error that nobody sees
+ * beside words that are in one. */
 static int keep_wanted(const char *list, const char *where, bench_row_t *rows, int *count) {
     int kept = 0;
     if (list == NULL) return TOOL_OK;
@@ -97,9 +97,8 @@ static int keep_wanted(const char *list, const char *where, bench_row_t *rows, i
         for (int i = 0; i < *count && !is_known; i++)
             is_known = is_wanted(word, rows[i].name);
         if (!is_known) {
-            tool_error(
-                "--rows has '%s', which is in the name of no row of %s; without --rows all are measured",
-                word, where);
+            tool_error("--rows has '%s', which is in the name of no row of %s; without --rows all run", word,
+                       where);
             return TOOL_USAGE;
         }
         if (*at == '\0') break;
