@@ -25,7 +25,7 @@ int main(void) {
             const triton_plan_input_t in = {.group = 4,
                                             .kv_heads = kv_heads,
                                             .decode_tokens = 1,
-                                            .row_blocks = 1,
+                                            .decode_rows = 8,
                                             .slots = 264,
                                             .least_keys = 256,
                                             .block_rows = 64,

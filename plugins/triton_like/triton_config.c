@@ -164,6 +164,7 @@ static int configure_exact(triton_config_t *c) {
     c->prefill_smem = (16 * ds + c->keys * (ds + c->dv + 2) + 16 * (c->keys + 2)) * 4;
     c->decode_smem = c->prefill_smem;
     c->prefill_rows = c->decode_rows = 16;
+    c->decode_blocks = 1;
     c->prefill_threads = c->decode_threads = 128;
     c->has_decode = c->page > 0;
     c->decode_ctas = triton_smem_of_sm(c->cc) / (c->decode_smem + 1024);
@@ -260,6 +261,7 @@ static int configure_decode(triton_config_t *c) {
             *c = wide;
     }
     c->decode_rows = c->n_tiles * 8;
+    c->decode_blocks = is_small ? 2 : 1; /* widened twice they take less time than a tile of 128 rows */
     c->decode_threads = c->decode_warps * 32;
     return 0;
 }

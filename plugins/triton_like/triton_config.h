@@ -48,6 +48,7 @@ typedef struct triton_config {
     int copiers, ring; /* prefill by wgmma: warps that only copy (0: all do), stages of K and V */
     int swizzle;       /* decode: the ring is lines of 128 bytes, swizzled */
     int has_decode, decode_warps, n_tiles, decode_ctas;
+    int decode_blocks; /* CTAs of decode that take the query tokens of a request, before they are a prompt */
     int dense;  /* the rows of a head and a page are one piece, and so are their scales: HND, scales apart */
     int tight;  /* decode: joint rows that are one piece in HND, and rings that have room for no more */
     int eights; /* the cache writer has eight lanes a row, not 32 */

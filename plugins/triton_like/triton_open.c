@@ -49,9 +49,9 @@ static void lay_out(attn_instance_t *in) {
 static void plan_limits(attn_instance_t *in, int segments) {
     const attn_problem_t *p = &in->problem;
     const triton_config_t *c = &in->config;
-    int tokens = c->decode_rows / c->group, window = c->rswa || c->spans ? 0
-                                                     : c->chunk          ? c->chunk
-                                                                         : c->window;
+    int tokens = c->decode_blocks * c->decode_rows / c->group, window = c->rswa || c->spans ? 0
+                                                                        : c->chunk          ? c->chunk
+                                                                                            : c->window;
     in->limits.seqs = (int)(p->max_num_seqs ? p->max_num_seqs : 256);
     in->limits.tokens = (int)(p->max_num_batched_tokens ? p->max_num_batched_tokens : 8192);
     in->limits.keys = (int)(p->max_model_len ? p->max_model_len : 131072);
@@ -60,7 +60,7 @@ static void plan_limits(attn_instance_t *in, int segments) {
         .group = c->group,
         .kv_heads = in->kv_heads,
         .decode_tokens = tokens,
-        .row_blocks = c->has_decode ? (tokens * c->group + c->decode_rows - 1) / c->decode_rows : 1,
+        .decode_rows = c->decode_rows,
         .slots = in->driver.num_sms * (c->has_decode ? c->decode_ctas : 1),
         .least_keys = c->decode_threads,
         .block_rows = c->prefill_rows,

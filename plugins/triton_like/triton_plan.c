@@ -23,10 +23,15 @@ static int64_t up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
+/* CTAs that the rows of one KV head take, of requests of so many query tokens that decode. */
+static int64_t row_blocks(const triton_plan_input_t *in, int64_t tokens) {
+    return up(tokens * in->group, in->decode_rows);
+}
+
 void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l) {
     int64_t tiles = up((int64_t)l->tokens * in->group, in->block_rows) + l->seqs;
-    int64_t parts =
-        in->decode_tokens > 0 ? up(6 * (int64_t)in->slots, (int64_t)in->kv_heads * in->row_blocks) + 8 : 0;
+    const int64_t blocks = in->decode_tokens > 0 ? row_blocks(in, in->decode_tokens) : 1;
+    int64_t parts = up(6 * (int64_t)in->slots, in->kv_heads * blocks) + 8;
     l->tiles = (int)(tiles < 1 << 24 ? tiles : 1 << 24);
     l->parts = (int)(parts < LEAST_PARTS ? LEAST_PARTS : parts);
     if (l->parts > 65535 - l->seqs) /* items are the y dimension of a grid */
@@ -35,7 +40,7 @@ void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l
     const int64_t heads = (int64_t)in->kv_heads * in->group;
     l->whole_tiles = l->tiles;
     l->rows = l->parts * in->decode_tokens * heads;
-    l->tickets = l->parts * in->row_blocks;
+    l->tickets = (int)(l->parts * blocks);
     const int64_t rows = cut_rows((int64_t)in->cut_slots * in->block_rows, heads * l->tokens, l->keys);
     if (rows > 0) { /* as many blocks and pieces as cut_keys takes */
         l->rows = greatest(l->rows, rows);
@@ -55,9 +60,9 @@ static int pieces_of(int keys, int piece) {
 }
 
 /* The length of a segment that ends soonest: all work over all slots, plus the part of a wave that stays
- * empty. */
+ * empty. heads: CTAs of a segment. */
 static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_t *l, const int32_t *keys,
-                        int n) {
+                        int n, double heads) {
     int longest = 1, best_piece = 1 << 30;
     double best = 1e300;
     for (int i = 0; i < n; i++)
@@ -80,10 +85,9 @@ static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_
             lightest = cost < lightest ? cost : lightest;
         }
         if (parts > l->parts) break;
-        double ctas = (double)count * in->kv_heads * in->row_blocks, waves = ctas / in->slots;
+        double ctas = (double)count * heads, waves = ctas / in->slots;
         double empty = (double)(int64_t)(waves + 0.999999) - waves;
-        double time =
-            total * in->kv_heads * in->row_blocks / in->slots + empty * lightest + (parts > 0 ? OVERHEAD : 0);
+        double time = total * heads / in->slots + empty * lightest + (parts > 0 ? OVERHEAD : 0);
         time = time > heaviest ? time : heaviest;
         if (time < best) best = time, best_piece = piece;
     }
@@ -180,16 +184,18 @@ void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t
     plan->max_decode_tokens = 1;
     for (int r = 0; r < num_seqs; r++) {
         int q_len = q_start[r + 1] - q_start[r];
-        if (q_len > 0 && q_len <= in->decode_tokens) keys[decodes++] = keys_of(in, q_len, seq_lens[r]);
+        if (q_len == 0 || q_len > in->decode_tokens) continue;
+        keys[decodes++] = keys_of(in, q_len, seq_lens[r]);
+        plan->max_decode_tokens = q_len > plan->max_decode_tokens ? q_len : plan->max_decode_tokens;
     }
-    int piece = decodes > 0 ? choose_piece(in, l, keys, decodes) : 1;
+    const double heads = decodes > 0 ? (double)(in->kv_heads * row_blocks(in, plan->max_decode_tokens)) : 0;
+    int piece = decodes > 0 ? choose_piece(in, l, keys, decodes, heads) : 1;
     choose_cut(in, l, q_start, seq_lens, num_seqs, plan);
     for (int r = 0; r < num_seqs; r++) {
         int q_len = q_start[r + 1] - q_start[r];
         keys[r] = keys_of(in, q_len, seq_lens[r]); /* by request from here on */
         if (q_len > in->decode_tokens) add_tiles(in, l, r, q_len, seq_lens[r], plan);
         if (q_len == 0 || q_len > in->decode_tokens) continue;
-        plan->max_decode_tokens = q_len > plan->max_decode_tokens ? q_len : plan->max_decode_tokens;
         int pieces = pieces_of(keys[r], piece);
         if (in->segments > 0)
             pieces = least(least(in->segments, MAX_PIECES), pieces_of(keys[r], in->least_keys));

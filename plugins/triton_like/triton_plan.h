@@ -10,7 +10,7 @@
 typedef struct triton_plan_input {
     int group, kv_heads;
     int decode_tokens; /* requests with more query tokens are prefill; 0: all are */
-    int row_blocks;    /* CTAs that decode's rows of one KV head take */
+    int decode_rows;   /* rows (of a token and a head of the group) that a CTA of decode takes */
     int slots;         /* CTAs of decode that run at once */
     int least_keys;    /* of a segment */
     int segments;      /* 0: as many as pay */
