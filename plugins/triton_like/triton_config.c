@@ -261,7 +261,8 @@ static int configure_decode(triton_config_t *c) {
             *c = wide;
     }
     c->decode_rows = c->n_tiles * 8;
-    c->decode_blocks = is_small ? 2 : 1; /* widened twice they take less time than a tile of 128 rows */
+    /* keys of fewer bits are widened four times in less time than a tile of 128 rows takes */
+    c->decode_blocks = is_small ? 4 : c->d <= 64 ? 2 : 1;
     c->decode_threads = c->decode_warps * 32;
     return 0;
 }

@@ -225,6 +225,39 @@ static int check_cuts(const triton_plan_t *plan, const triton_plan_input_t *in, 
     return 0;
 }
 
+/* CTAs are those that the batch's tokens take: with room for more tokens, steps of one are cut as without,
+ * and a step of eight has segments for four times the CTAs. */
+static void row_blocks(void) {
+    triton_plan_input_t in = {.group = 4,
+                              .kv_heads = 8,
+                              .decode_tokens = 2,
+                              .decode_rows = 8,
+                              .slots = 528,
+                              .least_keys = 128,
+                              .block_rows = 128,
+                              .causal = 1};
+    int items[2][2];
+    for (int wide = 0; wide < 2; wide++) {
+        in.decode_tokens = wide ? 8 : 2;
+        triton_plan_limits_t l = {.seqs = 8, .tokens = 64, .keys = 131072};
+        triton_plan_capacity(&in, &l);
+        triton_plan_t plan = make_plan(&l);
+        for (int many = 0; many < 2; many++) {
+            const int32_t q[2] = {0, many ? 8 : 1}, kv[1] = {65536};
+            triton_plan_build(&in, &l, q, kv, 1, &plan);
+            items[wide][many] = plan.num_items;
+            if (many)
+                ok(wide ? plan.num_tiles == 0 && plan.max_decode_tokens == 8 : plan.num_tiles == 1,
+                   "eight tokens are %s", wide ? "decode" : "a block of prefill");
+        }
+        drop_plan(&plan);
+    }
+    ok(items[0][0] == items[1][0], "one token is cut as without room for eight (%d and %d)", items[0][0],
+       items[1][0]);
+    ok(items[1][1] * 2 < items[1][0],
+       "eight tokens are cut into fewer pieces (%d), since each is four CTAs (%d)", items[1][1], items[1][0]);
+}
+
 static void cuts(void) {
     triton_plan_input_t in = {.group = 4,
                               .kv_heads = 8,
@@ -409,6 +442,7 @@ int main(void) {
     uint64_t seed = tap_seed();
     configurations();
     plans(seed);
+    row_blocks();
     cuts();
     folder();
     answers();
