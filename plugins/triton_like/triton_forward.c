@@ -169,7 +169,7 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
     unsigned kv_heads = (unsigned)in->kv_heads, heads = in->problem.num_heads;
     int e = 0;
     if (h->grid_items > 0) {
-        unsigned row_blocks = (unsigned)((h->decode_tokens * c->group + c->decode_rows - 1) / c->decode_rows);
+        const unsigned row_blocks = (unsigned)triton_row_blocks(&in->plan_input, h->decode_tokens);
         const unsigned x = kv_heads * row_blocks, y = (unsigned)h->grid_items,
                        threads = (unsigned)c->decode_threads, smem = (unsigned)c->decode_smem;
         e = writes && !c->exact ? triton_driver_launch_after(d, in->decode, x, y, threads, smem, stream, args)

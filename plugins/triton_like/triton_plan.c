@@ -23,14 +23,9 @@ static int64_t up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* CTAs that the rows of one KV head take, of requests of so many query tokens that decode. */
-static int64_t row_blocks(const triton_plan_input_t *in, int64_t tokens) {
-    return up(tokens * in->group, in->decode_rows);
-}
-
 void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l) {
     int64_t tiles = up((int64_t)l->tokens * in->group, in->block_rows) + l->seqs;
-    const int64_t blocks = in->decode_tokens > 0 ? row_blocks(in, in->decode_tokens) : 1;
+    const int64_t blocks = in->decode_tokens > 0 ? triton_row_blocks(in, in->decode_tokens) : 1;
     int64_t parts = up(6 * (int64_t)in->slots, in->kv_heads * blocks) + 8;
     l->tiles = (int)(tiles < 1 << 24 ? tiles : 1 << 24);
     l->parts = (int)(parts < LEAST_PARTS ? LEAST_PARTS : parts);
@@ -188,7 +183,8 @@ void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t
         keys[decodes++] = keys_of(in, q_len, seq_lens[r]);
         plan->max_decode_tokens = q_len > plan->max_decode_tokens ? q_len : plan->max_decode_tokens;
     }
-    const double heads = decodes > 0 ? (double)(in->kv_heads * row_blocks(in, plan->max_decode_tokens)) : 0;
+    const double heads =
+        decodes > 0 ? (double)(in->kv_heads * triton_row_blocks(in, plan->max_decode_tokens)) : 0;
     int piece = decodes > 0 ? choose_piece(in, l, keys, decodes, heads) : 1;
     choose_cut(in, l, q_start, seq_lens, num_seqs, plan);
     for (int r = 0; r < num_seqs; r++) {

@@ -88,7 +88,8 @@ static int read_lens(const char *text, bench_row_t *row) {
 static int keep_wanted(const char *list, const char *where, bench_row_t *rows, int *count) {
     int kept = 0;
     if (list == NULL) return TOOL_OK;
-    for (const char *at = list; *at != '\0' || at == list;) {
+    const char *at = list;
+    do {
         char word[64];
         const size_t length = strcspn(at, ",");
         snprintf(word, sizeof word, "%.*s", (int)length, at);
@@ -101,8 +102,7 @@ static int keep_wanted(const char *list, const char *where, bench_row_t *rows, i
                        where);
             return TOOL_USAGE;
         }
-        if (*at == '\0') break;
-    }
+    } while (*at != '\0');
     for (int i = 0; i < *count; i++)
         if (is_wanted(list, rows[i].name)) rows[kept++] = rows[i];
     *count = kept;
