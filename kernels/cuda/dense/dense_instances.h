@@ -35,6 +35,14 @@
     X(e4m3, d128, 128, 128, 2, 128, 2, 128, __VA_ARGS__)                                                     \
     X(widened, d128, 128, 128, 2, 128, 2, 128, __VA_ARGS__)
 
+/* Encoders of short requests on Hopper (resident_sm90.cuh).
+ *  X(NAME, head size, ...) */
+#define DENSE_RESIDENT_CLASSES(X, ...)                                                                       \
+    X(d64, 64, __VA_ARGS__)                                                                                  \
+    X(d80, 80, __VA_ARGS__)                                                                                  \
+    X(d96, 96, __VA_ARGS__)                                                                                  \
+    X(d128, 128, __VA_ARGS__)
+
 /* What is compiled: every class for every type of keys; Hopper's for keys in rows and in pages. Appended to a
  * row: the type and whether keys are paged. */
 #define DENSE_SM80_INSTANCES(X, ...)                                                                         \
@@ -46,5 +54,8 @@
     DENSE_SM90_CLASSES(X, f16, pages, __VA_ARGS__)                                                           \
     DENSE_SM90_CLASSES(X, bf16, rows, __VA_ARGS__)                                                           \
     DENSE_SM90_CLASSES(X, bf16, pages, __VA_ARGS__)
+#define DENSE_RESIDENT_INSTANCES(X, ...)                                                                     \
+    DENSE_RESIDENT_CLASSES(X, f16, __VA_ARGS__)                                                              \
+    DENSE_RESIDENT_CLASSES(X, bf16, __VA_ARGS__)
 
 #endif

@@ -41,7 +41,8 @@ typedef struct flash_decode_config {
 enum flash_prefill_kind {
     FLASH_PREFILL_SM80 = 1,
     FLASH_PREFILL_SM90 = 2,
-    FLASH_PREFILL_SM90_E4M3 = 3 /* an e4m3 cache; class_index says under which queries */
+    FLASH_PREFILL_SM90_E4M3 = 3, /* an e4m3 cache; class_index says under which queries */
+    FLASH_PREFILL_RESIDENT = 4   /* keys of short requests whole in shared memory (resident_sm90.cuh) */
 };
 
 typedef struct flash_prefill_config {
@@ -51,6 +52,7 @@ typedef struct flash_prefill_config {
     int32_t tile_heads; /* query heads of a tile, whose rows are the tokens of one after those of another */
     int32_t packed;
     int32_t smem_bytes;
+    int32_t block_keys, keys; /* resident: keys of a block, and of all blocks of the longest request */
 } flash_prefill_config;
 
 /* Head-size classes: a head size runs in the smallest class that holds it, padded with zeros. */
@@ -68,21 +70,26 @@ typedef struct flash_sm90_class {
 #define FLASH_INDEX(NAME, ...)            FLASH_CLASS_##NAME,
 #define FLASH_SM90_INDEX(NAME, ...)       FLASH_SM90_CLASS_##NAME,
 #define FLASH_E4M3_INDEX(KIND, NAME, ...) FLASH_E4M3_CLASS_##KIND##_##NAME,
+#define FLASH_RESIDENT_INDEX(NAME, ...)   FLASH_RESIDENT_CLASS_##NAME,
 enum { DENSE_SM80_CLASSES(FLASH_INDEX, ) FLASH_NUM_CLASSES };
 enum { DENSE_SM90_CLASSES(FLASH_SM90_INDEX, ) FLASH_NUM_SM90_CLASSES };
 enum { DENSE_SM90_E4M3_CLASSES(FLASH_E4M3_INDEX, ) FLASH_NUM_E4M3_CLASSES };
+enum { DENSE_RESIDENT_CLASSES(FLASH_RESIDENT_INDEX, ) FLASH_NUM_RESIDENT_CLASSES };
 extern const flash_class flash_classes[FLASH_NUM_CLASSES];
 extern const flash_sm90_class flash_sm90_classes[FLASH_NUM_SM90_CLASSES];
 extern const flash_sm90_class flash_e4m3_classes[FLASH_NUM_E4M3_CLASSES];
+extern const int16_t flash_resident_classes[FLASH_NUM_RESIDENT_CLASSES]; /* head sizes */
 #ifdef __cplusplus
 #define FLASH_NAMED(NAME, DK, DV, ...) constexpr flash_class flash_class_##NAME = {DK, DV};
 #define FLASH_SM90_NAMED(NAME, DK, DV, WG, BK, QB, FK, ...)                                                  \
     constexpr flash_sm90_class flash_sm90_class_##NAME = {{DK, DV}, WG, BK, QB, FK};
 #define FLASH_E4M3_NAMED(KIND, NAME, DK, DV, WG, BK, QB, FK, ...)                                            \
     constexpr flash_sm90_class flash_e4m3_class_##KIND##_##NAME = {{DK, DV}, WG, BK, QB, FK};
+#define FLASH_RESIDENT_NAMED(NAME, D, ...) constexpr int flash_resident_class_##NAME = D;
 DENSE_SM80_CLASSES(FLASH_NAMED, )
 DENSE_SM90_CLASSES(FLASH_SM90_NAMED, )
 DENSE_SM90_E4M3_CLASSES(FLASH_E4M3_NAMED, )
+DENSE_RESIDENT_CLASSES(FLASH_RESIDENT_NAMED, )
 #endif
 
 /* 0 on success, -1 when the shape or the device has no kernel. */
@@ -95,6 +102,8 @@ int flash_choose_prefill(const flash_shape *shape, const flash_device *device, f
  * `tokens` query tokens, so that fewer tiles read the same keys. -1: not with several heads. */
 int flash_pack_prefill(const flash_shape *shape, const flash_prefill_config *prefill, int32_t tokens,
                        flash_prefill_config *packed);
+/* The kernel of short encoders, for flash_plan_resident to complete. -1: this shape has none. */
+int flash_choose_resident(const flash_shape *shape, const flash_device *device, flash_prefill_config *config);
 /* The row of flash_classes that a head size runs in, -1: none. */
 int flash_class_of(int dk, int dv);
 

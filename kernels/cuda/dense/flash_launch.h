@@ -28,6 +28,7 @@ typedef struct flash_kernels {
     flash_prefill_func_t prefill_sm80[FLASH_NUM_DTYPES][FLASH_NUM_CLASSES];
     flash_prefill_sm90_func_t prefill_sm90[2][FLASH_NUM_SM90_CLASSES][2]; /* [type][class][keys are paged] */
     flash_prefill_sm90_func_t prefill_e4m3[FLASH_NUM_E4M3_CLASSES];
+    flash_prefill_sm90_func_t resident[2][FLASH_NUM_RESIDENT_CLASSES]; /* for ctas: tiles */
 } flash_kernels;
 extern const flash_kernels flash_all_kernels; /* flash_all_kernels.c */
 

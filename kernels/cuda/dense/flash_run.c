@@ -160,6 +160,28 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
     return f(&sp, feature, work < limit ? (int)work : limit, stream);
 }
 
+static int run_resident(const flash_params *p, const flash_shape *s, const flash_prefill_config *c,
+                        int num_tiles, const flash_runtime *r, void *stream) {
+    const flash_prefill_sm90_func_t f = r->kernels->resident[s->kv_dtype - FLASH_F16][c->class_index];
+    if (!f) return (int)cudaErrorInvalidDeviceFunction;
+    if (!p) return f(0, 0, 0, stream);
+    flash_sm90_params sp;
+    memset(&sp, 0, sizeof sp);
+    sp.p = *p;
+    sp.tile_tokens = c->block_rows, sp.tile_heads = 1;
+    sp.box_rows = c->block_keys, sp.resident_keys = c->keys;
+    if (map_rows(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,
+                 p->q_head, 64))
+        return FLASH_E_MAP_Q;
+    if (map_rows(r, &sp.k_map, s->kv_dtype, p->k, p->head_size, p->kv_rows, p->num_kv_heads, p->k_token,
+                 p->k_head, c->block_keys))
+        return FLASH_E_MAP_K;
+    if (map_rows(r, &sp.v_map, s->kv_dtype, p->v, p->head_size, p->kv_rows, p->num_kv_heads, p->v_token,
+                 p->v_head, c->block_keys))
+        return FLASH_E_MAP_V;
+    return f(&sp, 0, num_tiles, stream);
+}
+
 int flash_run_prefill(const flash_params *p, const flash_shape *s, const flash_prefill_config *c,
                       int num_tiles, const flash_runtime *r, void *stream) {
     return flash_run_prefill_more(p, 0, s, c, num_tiles, r, stream);
@@ -169,6 +191,7 @@ int flash_run_prefill_more(const flash_params *p, const flash_prefill_more *more
                            const flash_prefill_config *c, int num_tiles, const flash_runtime *r,
                            void *stream) {
     if (p && num_tiles <= 0) return 0;
+    if (c->kind == FLASH_PREFILL_RESIDENT) return run_resident(p, s, c, num_tiles, r, stream);
     if (c->kind != FLASH_PREFILL_SM80) return run_sm90(p, more, s, c, num_tiles, r, stream);
     flash_prefill_func_t f = r->kernels->prefill_sm80[s->kv_dtype - FLASH_F16][c->class_index];
     return f ? f(p, c, num_tiles, stream) : (int)cudaErrorInvalidDeviceFunction;

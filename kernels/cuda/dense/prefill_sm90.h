@@ -15,10 +15,12 @@ typedef struct flash_sm90_params {
     /* paged: coordinate of a page and head in the last dimension of the maps = page * page_units + head *
      * head_units */
     int32_t k_page_units, k_head_units, v_page_units, v_head_units;
-    int32_t box_rows;  /* keys of one box: a power of two that divides the page and the tile */
-    int32_t overlap;   /* run the end of a tile under the start of the next */
-    int32_t k_tail_at; /* columns of contiguous keys from here on are those of k_tail_map */
-    int32_t o_boxes;   /* whole boxes of the result may leave by o_map */
+    int32_t box_rows; /* keys of one box: a power of two that divides the page and the tile; resident: of a
+                        * block */
+    int32_t resident_keys; /* that there is shared memory for */
+    int32_t overlap;       /* run the end of a tile under the start of the next */
+    int32_t k_tail_at;     /* columns of contiguous keys from here on are those of k_tail_map */
+    int32_t o_boxes;       /* whole boxes of the result may leave by o_map */
     /* Of a tile's rows: the tokens of one head after those of the one before. Where there is room for more
      * heads, the rows left over are nobody's. token_mask, token_shift: of a row, its token and its head. */
     int32_t tile_tokens, tile_heads, token_mask, token_shift;

@@ -147,7 +147,8 @@ static flash_merge_params merge_of(const attn_instance_t *in, const flash_params
 /* Tiles and, of those that are cut, the merge. */
 static int launch_tiles(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
                         char *work, void *stream) {
-    flash_prefill_config tiles = in->prefill;
+    flash_prefill_config tiles = h->resident_keys > 0 ? in->resident : in->prefill;
+    tiles.block_keys = h->resident_block, tiles.keys = h->resident_keys;
     tiles.block_rows = h->tile_rows, tiles.tile_heads = h->tile_heads;
     const flash_cut *cut = &h->cut;
     if (cut->piece_keys == 0) return run_prefill(in, p, &tiles, h->grid_tiles, h->beside, meta, stream);

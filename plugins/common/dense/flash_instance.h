@@ -39,7 +39,8 @@ struct attn_instance {
     flash_runtime runtime;
     flash_decode_config decode[2][FLASH_MODES]; /* [at most 8 query rows, more][enum flash_decode_mode] */
     flash_prefill_config prefill;
-    flash_plan_input plan_input; /* everything but the batch */
+    flash_prefill_config resident; /* kind 0: short requests are tiles of `prefill` too */
+    flash_plan_input plan_input;   /* everything but the batch */
     flash_plan_limits limits;
     gpu_metadata metadata;
     /* byte offsets in metadata and in its host mirror, after flash_counts at 0 */
@@ -80,7 +81,8 @@ typedef struct flash_host_header {
     int32_t beside;       /* SMs of prefill, while decode runs on the others; 0: one after the other */
     int32_t num_key_rows; /* of contiguous keys */
     int32_t first_key;    /* the common prefix, 0 without a cascade */
-    int32_t tile_rows, tile_heads; /* block_rows and tile_heads of the prefill configuration */
+    int32_t tile_rows, tile_heads;         /* block_rows and tile_heads of the prefill configuration */
+    int32_t resident_block, resident_keys; /* of the kernel for short encoders; 0: tiles are of `prefill` */
     flash_prefix_plan prefix;
     flash_cut cut;
     int32_t num_spans, longest_span; /* with cut: requests that are merged, rows of the longest */

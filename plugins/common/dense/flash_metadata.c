@@ -60,6 +60,13 @@ static int copy_causal(const attn_instance_t *in, const attn_batch_t *b, int32_t
     return ATTN_OK;
 }
 
+/* A captured launch of the kernel for short encoders has a CTA for each tile and head that there may be. */
+static int32_t resident_tiles(const attn_instance_t *in, int num_reqs, int longest,
+                              const flash_prefill_config *c) {
+    const int64_t most = (int64_t)num_reqs * ((longest + c->block_rows - 1) / c->block_rows);
+    return most < in->limits.max_whole_tiles ? (int32_t)most : in->limits.max_whole_tiles;
+}
+
 int flash_copy(const attn_instance_t *in, void *to, const void *from, size_t bytes, void *stream,
                attn_error_t *error) {
     return gpu_copy_to_device(in->device_id, to, from, bytes, stream, error);
@@ -119,7 +126,11 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     flash_plan_limits limits_now = in->limits;
     if (capture)
         limits_now.max_cut_rows = 0; /* pieces are part of the launch, and later batches have others */
-    const int may_pack = longest * in->group > pi.decode_rows &&
+    flash_prefill_config resident;
+    const int is_resident =
+        in->resident.kind != 0 && !(capture && (in->features & ATTN_F_KEY_LENGTHS)) &&
+        flash_plan_resident(&pi, &in->limits, &in->resident, capture ? longest : 0, &resident);
+    const int may_pack = !is_resident && longest * in->group > pi.decode_rows &&
                          (!capture || longest <= in->max_decode_tokens) &&
                          flash_pack_prefill(&in->shape, &in->prefill, longest, &packed) == 0;
     const int is_packed = may_pack && flash_plan_packed(&pi, &limits_now, packed.block_rows,
@@ -131,7 +142,9 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     }
     const int has_packed =
         is_packed || (may_pack && capture && flash_may_be_packed(&pi, longest, packed.tile_heads));
-    const flash_prefill_config *tiles = has_packed ? &packed : &in->prefill;
+    const flash_prefill_config *tiles = is_resident ? &resident : has_packed ? &packed : &in->prefill;
+    if (is_resident) pi.block_rows = tiles->block_rows, pi.tile_heads = 1;
+    h->resident_block = is_resident ? tiles->block_keys : 0, h->resident_keys = is_resident ? tiles->keys : 0;
     h->tile_rows = tiles->block_rows, h->tile_heads = tiles->tile_heads;
     pi.piece_keys = h->cut.piece_keys;
     if (capture)
@@ -171,7 +184,8 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     h->num_spans = plan.num_spans, h->longest_span = plan.longest_span;
     h->num_key_rows = in->has_cache ? 0 : key_start[b.num_reqs];
     /* a replay's batch may need other shares, or have no prompts at all */
-    h->beside = capture || in->prefill.kind == FLASH_PREFILL_SM80 ? 0 : flash_plan_beside(&pi, &plan);
+    h->beside =
+        capture || is_resident || in->prefill.kind == FLASH_PREFILL_SM80 ? 0 : flash_plan_beside(&pi, &plan);
     if (capture) { /* worst cases for this many requests; what is not there returns at once */
         h->grid_items = b.num_reqs + in->limits.max_slots < in->limits.max_items
                             ? b.num_reqs + in->limits.max_slots
@@ -179,9 +193,10 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
         h->grid_items = (h->grid_items + plan.cluster - 1) / plan.cluster * plan.cluster;
         /* one request that is one cluster whatever its length: no later batch has more */
         if (plan.mode == FLASH_LARGE_CTAS) h->grid_items = plan.cluster;
-        h->grid_tiles = longest > in->max_decode_tokens ? in->limits.max_whole_tiles
-                        : has_packed                    ? b.num_reqs
-                                                        : 0;
+        h->grid_tiles = is_resident                       ? resident_tiles(in, b.num_reqs, longest, tiles)
+                        : longest > in->max_decode_tokens ? in->limits.max_whole_tiles
+                        : has_packed                      ? b.num_reqs
+                                                          : 0;
         if (has_packed) h->keys_per_tile = 0; /* later batches may have many */
     }
     size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile) +

@@ -153,6 +153,9 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     in->limits.max_seqs = (int)(p->max_num_seqs ? p->max_num_seqs : 256);
     in->limits.max_tokens = max_tokens;
     flash_set_modes(in, 1, pi);
+    /* captured launches serve requests of any mask and number of keys but where the problem says them */
+    if (p->mask == ATTN_MASK_FULL && !in->has_cache && !(in->features & ATTN_F_DEVICE_LENGTHS))
+        flash_choose_resident(&in->shape, &in->device, &in->resident);
     /* pieces by distance have no way to say where their queries are */
     if (in->has_cache && flash_may_cut(pi) && !(in->features & (ATTN_F_ALIBI | ATTN_F_DEVICE_LENGTHS)))
         in->limits.max_cut_rows = cut_rows((int64_t)wave_rows(in), (int64_t)max_tokens * p->num_heads,
@@ -179,6 +182,8 @@ static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
         e = output_is_quantised(in->features) ? in->backend->quantise(NULL, NULL)
                                               : flash_zero_rows(NULL, 0, 0, 0, 0, 0, NULL);
     if (!e) e = flash_run_prefill(NULL, &in->shape, &in->prefill, 0, &in->runtime, NULL);
+    if (!e && in->resident.kind)
+        e = flash_run_prefill(NULL, &in->shape, &in->resident, 0, &in->runtime, NULL);
     return e ? gpu_fail(error, e, "loading the kernels") : ATTN_OK;
 }
 
