@@ -278,16 +278,17 @@ static void dynamic_scales(void) {
     close_step(&g), close_step(&c);
 }
 
-/* A graph of one batch replayed with other images, in fp8 with static scales and without. */
-static void capture_and_replay(uint64_t features) {
+/* A graph of one batch replayed with other images, in fp8 with static scales and without. Of head size 64 the
+ * images are short enough for the kernel whose keys are in shared memory whole. */
+static void capture_and_replay(int d, uint64_t features) {
     static const int32_t other[4] = {0, 64, 300, 512};
-    const size_t bytes = (size_t)ROWS * HEADS * 72 * 2;
+    const size_t bytes = (size_t)ROWS * HEADS * (size_t)d * 2;
     step_t s;
     attn_error_t e = {.struct_size = sizeof e};
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t exec = NULL;
-    uint16_t *want = malloc(bytes), *got = malloc(bytes), *x = values(72, 3, 1);
+    uint16_t *want = malloc(bytes), *got = malloc(bytes), *x = values(d, 3, 1);
     float scale = 0.03f;
     int64_t one = 1;
     DLTensor t = {.data = &scale,
@@ -299,7 +300,7 @@ static void capture_and_replay(uint64_t features) {
     attn_scales_t scales = {.q = &t, .k = &t, .v = &t};
     const attn_scales_t *use = features & ATTN_F_FP8_ATTENTION ? &scales : NULL;
     cudaStreamCreate(&stream);
-    open_step(&s, encoder, 72, features | ATTN_F_CAPTURE);
+    open_step(&s, encoder, d, features | ATTN_F_CAPTURE);
     send(&s, x);
     int rc = build(&s, images, 4, ATTN_BATCH_CAPTURE, stream, &e);
     cudaStreamSynchronize(stream);
@@ -321,26 +322,69 @@ static void capture_and_replay(uint64_t features) {
     while (at < bytes / 2 && got[at] == want[at])
         at++;
     if (!ok(rc == ATTN_OK && code == cudaSuccess && at == bytes / 2,
-            "%s: a replay with other images is an eager call", features ? "fp8, static scales" : "bf16"))
+            "head size %d, %s: a replay with other images is an eager call", d,
+            features ? "fp8, static scales" : "bf16"))
         diag("%s; row %zu, head %zu, channel %zu: %04x of the replay, %04x", cudaGetErrorString(code),
-             at / (HEADS * (size_t)72), at / 72 % HEADS, at % 72, got[at], want[at]);
+             at / (HEADS * (size_t)d), at / (size_t)d % HEADS, at % (size_t)d, got[at], want[at]);
     if (exec) cudaGraphExecDestroy(exec);
     close_step(&s);
     cudaStreamDestroy(stream);
     free(want), free(got), free(x);
 }
 
+/* Images of up to 240 tokens are rows of one kernel, longer ones of another: a graph of either replays batches
+ * of both, and a batch of no image. */
+static void short_replays(void) {
+    static const int32_t first[2][5] = {{0, 240, 480, 600, 600}, {0, 640, 640, 640, 640}};
+    static const int32_t later[4][5] = {
+        {0, 200, 440, 441, 600}, {0, 64, 128, 160, 200}, {0, 193, 429, 430, 640}, {0, 0, 0, 0, 0}};
+    const size_t bytes = (size_t)ROWS * HEADS * 64 * 2;
+    uint16_t *x = values(64, 5, 1);
+    for (int k = 0; k < 2; k++) {
+        step_t s, c;
+        attn_error_t e = {.struct_size = sizeof e};
+        cudaStream_t stream;
+        cudaGraph_t graph;
+        cudaGraphExec_t exec = NULL;
+        cudaStreamCreate(&stream);
+        open_step(&s, encoder, 64, ATTN_F_CAPTURE), open_step(&c, reference, 64, 0);
+        send(&s, x), send(&c, x);
+        int rc = build(&s, first[k], 4, ATTN_BATCH_CAPTURE, stream, &e);
+        cudaStreamSynchronize(stream);
+        cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
+        if (rc == ATTN_OK) rc = forward(&s, NULL, 0, stream, &e);
+        cudaError_t code = cudaStreamEndCapture(stream, &graph);
+        if (code == cudaSuccess) code = cudaGraphInstantiate(&exec, graph, 0);
+        for (int i = 0; i < 4 && exec != NULL; i++) {
+            cudaMemset(s.out, 0, bytes);
+            rc = build(&s, later[i], 4, ATTN_BATCH_CAPTURE, stream, &e);
+            cudaGraphLaunch(exec, stream);
+            cudaStreamSynchronize(stream);
+            build(&c, later[i], 4, 0, NULL, &e);
+            forward(&c, NULL, 0, NULL, &e);
+            const double worst = difference(&s, &c, later[i][4]);
+            ok(rc == ATTN_OK && worst <= 1, "a graph of images of %d tokens replays those of %d: %.2f",
+               first[k][1], later[i][1], worst);
+        }
+        ok(rc == ATTN_OK && code == cudaSuccess, "captured: %s", cudaGetErrorString(code));
+        if (exec) cudaGraphExecDestroy(exec);
+        cudaStreamDestroy(stream);
+        close_step(&s), close_step(&c);
+    }
+    free(x);
+}
+
 /* A tile of query rows reaches over an image's end: into the next one, and behind the last into rows that are
  * nobody's. Whatever is there, the image has the same bits (semantics 10.5). */
-static void rows_behind(int d, uint64_t features) {
-    static const int32_t ends[5] = {0, 200, 201, 440, 590};
-    static const struct {
+static void rows_behind(int d, uint64_t features, const int32_t *ends) {
+    const int end = ends[4];
+    const struct {
         const char *what;
         int first, is_random; /* the first row to be changed; in Q alone where that is an image's */
         uint16_t value;
-    } kinds[] = {{"NaN behind", 590, 0, 0x7fc0},  {"infinity behind", 590, 0, 0x7f80},
-                 {"huge behind", 590, 0, 0x7f7f}, {"large behind", 590, 1, 0},
-                 {"NaN after", 200, 0, 0x7fc0},   {"large after", 200, 1, 0}};
+    } kinds[] = {{"NaN behind", end, 0, 0x7fc0},    {"infinity behind", end, 0, 0x7f80},
+                 {"huge behind", end, 0, 0x7f7f},   {"large behind", end, 1, 0},
+                 {"NaN after", ends[1], 0, 0x7fc0}, {"large after", ends[1], 1, 0}};
     const size_t row = (size_t)HEADS * (size_t)d, bytes = ROWS * row * 2;
     step_t s;
     attn_error_t e = {.struct_size = sizeof e};
@@ -355,8 +399,8 @@ static void rows_behind(int d, uint64_t features) {
     attn_scales_t scales = {.q = &t, .k = &t, .v = &t};
     const attn_scales_t *use = features & ATTN_F_FP8_ATTENTION ? &scales : NULL;
     uint16_t *want = malloc(bytes), *got = malloc(bytes), *plain = values(d, 11, 1), *x = values(d, 11, 1);
-    open_step(&s, encoder, d, features | ATTN_F_BATCH_INVARIANT);
-    for (size_t i = 590 * 3 * row; i < ROWS * 3 * row; i++)
+    open_step(&s, encoder, d, features);
+    for (size_t i = (size_t)end * 3 * row; i < ROWS * 3 * row; i++)
         plain[i] = 0;
     send(&s, plain);
     int rc = build(&s, ends, 4, 0, NULL, &e);
@@ -366,8 +410,8 @@ static void rows_behind(int d, uint64_t features) {
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
         uint64_t seed = k;
         memcpy(x, plain, ROWS * 3 * row * 2);
-        const int is_image = kinds[k].first < 590;
-        for (size_t i = (size_t)kinds[k].first; i < (is_image ? 590 : ROWS); i++)
+        const int is_image = kinds[k].first < end;
+        for (size_t i = (size_t)kinds[k].first; i < (size_t)(is_image ? end : ROWS); i++)
             for (size_t j = 0; j < (is_image ? row : 3 * row); j++)
                 x[i * 3 * row + j] =
                     kinds[k].is_random ? to_bf16(kit_random_normal(&seed) * 1e4) : kinds[k].value;
@@ -380,8 +424,8 @@ static void rows_behind(int d, uint64_t features) {
         size_t other = 0;
         for (size_t i = 0; i < n; i++)
             other += got[i] != want[i];
-        if (!ok(rc == ATTN_OK && other == 0, "head size %d, %s: %s row %d changes no bit", d,
-                use != NULL ? "fp8" : "bf16", kinds[k].what, kinds[k].first))
+        if (!ok(rc == ATTN_OK && other == 0, "head size %d, %s, %d rows: %s row %d changes no bit", d,
+                use != NULL ? "fp8" : "bf16", end, kinds[k].what, kinds[k].first))
             diag("%zu of %zu numbers are others; %s", other, n, rc != ATTN_OK ? e.text : "");
     }
     close_step(&s);
@@ -420,12 +464,18 @@ int main(void) {
     uint64_t seed = tap_seed();
     fused_views(seed);
     dynamic_scales();
-    capture_and_replay(0);
-    capture_and_replay(ATTN_F_FP8_ATTENTION);
+    capture_and_replay(72, 0);
+    capture_and_replay(72, ATTN_F_FP8_ATTENTION);
+    capture_and_replay(64, 0);
+    capture_and_replay(64, ATTN_F_FP8_ATTENTION);
+    short_replays();
     static const int sizes[] = {64, 72, 80, 128};
+    static const int32_t long_ends[5] = {0, 200, 201, 440, 590}, short_ends[5] = {0, 100, 101, 220, 270};
     for (int i = 0; i < 4; i++) {
-        if (part_in_time()) rows_behind(sizes[i], 0);
-        if (part_in_time()) rows_behind(sizes[i], ATTN_F_FP8_ATTENTION);
+        if (part_in_time()) rows_behind(sizes[i], ATTN_F_BATCH_INVARIANT, long_ends);
+        if (part_in_time()) rows_behind(sizes[i], ATTN_F_BATCH_INVARIANT | ATTN_F_FP8_ATTENTION, long_ends);
+        if (part_in_time()) rows_behind(sizes[i], 0, short_ends);
+        if (part_in_time()) rows_behind(sizes[i], ATTN_F_FP8_ATTENTION, short_ends);
     }
     profiling_run();
     random_cases(seed);

@@ -32,7 +32,7 @@ right() { # NAME BACKEND PROBLEM
 }
 ok "PTX of the kernels" make_ptx "$ATTN_TEST_SRCDIR" "$ptx" cache_write_sm80 decode_sm80-bf16-d64 \
     merge_sm80 prefill_sm90-bf16-d64-pages prefill_sm90-bf16-d72-rows mla_write_sm80 mla_rows_sm80 mla_project_sm80 \
-    mla_decode_sm90_bf16 mla_combine_sm80 mla_combine_sm90 sparse_attend_sm90_bf16
+    mla_decode_sm90_bf16 mla_combine_sm80 mla_combine_sm90 sparse_attend_sm90_bf16 resident_sm90-bf16-d64
 decoder="role=decoder mask=causal dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=64 block_size=16 features=lse"
 latent="mask=causal dtype=bfloat16 num_kv_heads=1 head_size=576 kv_lora_rank=512 qk_nope_head_dim=128 \
 qk_rope_head_dim=64 v_head_dim=128 block_size=64 features=lse"
@@ -48,7 +48,10 @@ right "prompts and a decode" FLASH_ATTN "$prompt"
 right "segments of a long context" FLASH_ATTN "$decoder | query_lens=1,1 seq_lens=2193,170"
 right "a window, a cap" FLASH_ATTN "$decoder sliding_window=100 logits_soft_cap=30 | query_lens=150 seq_lens=275"
 right "images" MM_ENCODER_ATTN "role=mm_encoder mask=full num_heads=2 num_kv_heads=2 head_size=72 dtype=bfloat16 \
-features=lse | query_lens=100,64 seq_lens=100,64"
+features=lse | query_lens=150,64 seq_lens=150,64"
+short="role=mm_encoder mask=full num_heads=2 num_kv_heads=1 head_size=64 dtype=bfloat16 features=lse | \
+query_lens=196,33,129 seq_lens=196,33,129"
+right "short images" MM_ENCODER_ATTN "$short"
 right "a narrow tile" FLASHMLA "$one_tile"
 right "tiles of a cluster" FLASHMLA "$two_tiles"
 right "chosen tokens" FLASHMLA_SPARSE "$chosen"
@@ -89,6 +92,12 @@ fault "keys of a tensor copy are not waited for" FLASH_ATTN "$prompt" prefill_sm
     dense/prefill_sm90.cuh "s/mbar_wait(ring_k.full .*;/;/" "model:"
 fault "keys are copied over others that are still read" FLASH_ATTN "$prompt" prefill_sm90-bf16-d64-pages \
     dense/prefill_sm90_producer.cuh "s/mbar_wait(k.empty .*;/;/" "model:"
+fault "keys of a short request are not waited for" MM_ENCODER_ATTN "$short" resident_sm90-bf16-d64 \
+    dense/resident_sm90.cuh "s/mbar_wait(k_full .*;/;/" "model:"
+fault "its values are read before rows behind them are zero" MM_ENCODER_ATTN "$short" resident_sm90-bf16-d64 \
+    dense/resident_sm90.cuh "s/mbar_wait(clean, 0);/;/" "model:"
+fault "zeros without a fence of the proxy" MM_ENCODER_ATTN "$short" resident_sm90-bf16-d64 \
+    dense/resident_sm90.cuh "s/^ *fence_proxy_async();//" "without fence.proxy.async"
 fault "mbarriers are used before they are made" FLASH_ATTN "$prompt" prefill_sm90-bf16-d64-pages \
     dense/prefill_sm90.cuh "s/^    __syncthreads();//" "mbarrier"
 # One multiprocessor: a few tokens are tiles of several heads there.

@@ -57,7 +57,7 @@
  * an SM two CTAs, in blocks of the sizes that X is called with, up to so many. */
 #define RESIDENT_SM90_CHUNKS(d) PREFILL_SM90_CHUNKS(d)
 #define RESIDENT_SM90_BLOCKS    8
-#define RESIDENT_SM90_KEYS(d)   ((d) <= 64 ? 336 : 128)
+#define RESIDENT_SM90_KEYS(d)   ((d) <= 64 ? 256 : 128)
 #define RESIDENT_SM90_WIDE(X)   X(64)
 #define RESIDENT_SM90_NARROW(X) X(32) X(96) X(112) X(128) /* heads of one chunk */
 #define RESIDENT_SM90_SMEM(d, warpgroups, keys)                                                              \

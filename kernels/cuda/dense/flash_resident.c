@@ -23,68 +23,67 @@ int flash_choose_resident(const flash_shape *s, const flash_device *d, flash_pre
 }
 
 /* What a block of keys takes beside its keys, in keys. */
-enum { BLOCK_COST = 24 };
+enum { BLOCK_COST = 48 };
 
 static int32_t ceil_div(int32_t a, int32_t b) {
     return (a + b - 1) / b;
 }
-
-/* Blocks of that size of all requests that are tiles, in time; -1: the longest does not fit. */
-static double time_of(const flash_plan_input *in, int32_t block, int32_t longest, int32_t most) {
-    double time = 0;
-    if (ceil_div(longest, block) * block > most || ceil_div(longest, block) > RESIDENT_SM90_BLOCKS) return -1;
-    for (int s = 0; s < in->num_seqs; s++)
-        if (in->q_start[s + 1] - in->q_start[s] > in->decode_tokens)
-            time += (double)ceil_div(in->seq_lens[s], block) * (block + BLOCK_COST);
-    return time;
+static int32_t tokens_of(const flash_plan_input *in, int s) { /* 0: the decode kernel's, or none */
+    const int32_t tokens = in->q_start[s + 1] - in->q_start[s];
+    return tokens > in->decode_tokens ? tokens : 0;
 }
 
-/* Tiles of that many rows; later batches have no more than one a request. */
+/* The block of keys by which all requests take least, and the keys of the longest; 0: it has too many. */
+static int32_t choose_block(const flash_plan_input *in, int size, int32_t longest, int32_t *keys) {
+#define SIZE(BN) BN,
+    static const int32_t wide[] = {RESIDENT_SM90_WIDE(SIZE)},
+                         all[] = {RESIDENT_SM90_WIDE(SIZE) RESIDENT_SM90_NARROW(SIZE)};
+    const int32_t *blocks = size <= 64 ? all : wide;
+    const int n = size <= 64 ? (int)(sizeof all / sizeof *all) : (int)(sizeof wide / sizeof *wide);
+    int32_t best = 0;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < n; i++) {
+        const int32_t block = blocks[i], most = ceil_div(longest, block);
+        int64_t time = 0;
+        if (most < 1 || most > RESIDENT_SM90_BLOCKS || most * block > RESIDENT_SM90_KEYS(size)) continue;
+        for (int s = 0; s < in->num_seqs; s++)
+            if (tokens_of(in, s) > 0)
+                time += (int64_t)ceil_div(in->seq_lens[s], block) * (block + BLOCK_COST);
+        if (time < least) least = time, best = block, *keys = most * block;
+    }
+    return best;
+}
+
 static int32_t tiles_of(const flash_plan_input *in, int32_t rows) {
     int32_t n = 0;
-    for (int s = 0; s < in->num_seqs; s++) {
-        const int32_t tokens = in->q_start[s + 1] - in->q_start[s];
-        if (tokens > in->decode_tokens) n += ceil_div(tokens, rows);
-    }
+    for (int s = 0; s < in->num_seqs; s++)
+        n += ceil_div(tokens_of(in, s), rows);
     return n;
 }
 
 int flash_plan_resident(const flash_plan_input *in, const flash_plan_limits *lim,
                         const flash_prefill_config *chosen, int32_t longest, flash_prefill_config *c) {
-#define SIZE(BN) BN,
-    static const int32_t blocks[] = {RESIDENT_SM90_WIDE(SIZE) RESIDENT_SM90_NARROW(SIZE)};
-    static const int num_wide = sizeof(int32_t[]){RESIDENT_SM90_WIDE(SIZE)} / sizeof(int32_t);
+    const int32_t heads = in->num_kv_heads * in->group;
+    int32_t most_keys = longest, most_tokens = longest;
     if (in->num_splits != 0 || in->window_left >= 0 || in->window_right >= 0 || in->chunk != 0 ||
         in->first_key != 0)
         return 0;
-    int32_t most_keys = longest, most_tokens = longest, requests = 0;
     for (int s = 0; s < in->num_seqs; s++) {
-        const int32_t tokens = in->q_start[s + 1] - in->q_start[s];
-        if (tokens <= in->decode_tokens) continue;
+        const int32_t tokens = tokens_of(in, s);
+        if (tokens == 0) continue;
         if (flash_is_causal(in, s)) return 0;
-        requests++;
         if (in->seq_lens[s] > most_keys) most_keys = in->seq_lens[s];
         if (tokens > most_tokens) most_tokens = tokens;
     }
-    if (requests == 0 && longest == 0) return 0;
-    const int size = flash_resident_classes[chosen->class_index];
-    const int num_blocks = size <= 64 ? (int)(sizeof blocks / sizeof *blocks) : num_wide;
     *c = *chosen;
-    double least = 0;
-    for (int i = 0; i < num_blocks; i++) {
-        const double time = time_of(in, blocks[i], most_keys, RESIDENT_SM90_KEYS(size));
-        if (time < 0 || (c->keys > 0 && time >= least)) continue;
-        least = time;
-        c->block_keys = blocks[i], c->keys = ceil_div(most_keys, blocks[i]) * blocks[i];
-    }
-    if (c->keys == 0) return 0;
-    /* All rows of a request read its keys once, where that leaves no SM idle. */
-    for (c->block_rows = 256; c->block_rows > 64; c->block_rows /= 2) {
-        const int32_t half = c->block_rows / 2;
-        if (most_tokens <= half) continue;
-        if (longest > 0 || tiles_of(in, c->block_rows) * in->num_kv_heads * in->group >= in->num_sms ||
-            tiles_of(in, half) > lim->max_tiles)
+    c->block_keys = choose_block(in, flash_resident_classes[c->class_index], most_keys, &c->keys);
+    if (most_tokens == 0 || c->block_keys == 0) return 0;
+    /* All rows of a request read its keys once, where that leaves no SM idle. A graph's batches have the tiles
+     * of the other kernel, whichever of the two was captured. */
+    c->block_rows = longest > 0 ? in->block_rows : 256;
+    for (; longest == 0 && c->block_rows > 64; c->block_rows /= 2)
+        if (most_tokens > c->block_rows / 2 && (tiles_of(in, c->block_rows) * heads >= in->num_sms ||
+                                                tiles_of(in, c->block_rows / 2) > lim->max_tiles))
             break;
-    }
     return tiles_of(in, c->block_rows) <= lim->max_tiles;
 }

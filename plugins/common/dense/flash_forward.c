@@ -147,14 +147,11 @@ static flash_merge_params merge_of(const attn_instance_t *in, const flash_params
 /* Tiles and, of those that are cut, the merge. */
 static int launch_tiles(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
                         char *work, void *stream) {
-    flash_prefill_config tiles = h->resident_keys > 0 ? in->resident : in->prefill;
-    tiles.block_keys = h->resident_block, tiles.keys = h->resident_keys;
-    tiles.block_rows = h->tile_rows, tiles.tile_heads = h->tile_heads;
     const flash_cut *cut = &h->cut;
-    if (cut->piece_keys == 0) return run_prefill(in, p, &tiles, h->grid_tiles, h->beside, meta, stream);
+    if (cut->piece_keys == 0) return run_prefill(in, p, &h->tiles, h->grid_tiles, h->beside, meta, stream);
     flash_params x = as_parts(in, p, work, 0, cut->first_row, cut->num_rows, 4);
     x.piece_keys = cut->piece_keys;
-    return run_prefill(in, &x, &tiles, h->grid_tiles, h->beside, meta, stream);
+    return run_prefill(in, &x, &h->tiles, h->grid_tiles, h->beside, meta, stream);
 }
 
 static int merge_tiles(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *work,

@@ -78,11 +78,10 @@ typedef struct flash_host_header {
     int32_t many_rows, mode; /* which decode configuration */
     int32_t cluster;         /* of the decode kernel */
     int32_t keys_per_tile;
-    int32_t beside;       /* SMs of prefill, while decode runs on the others; 0: one after the other */
-    int32_t num_key_rows; /* of contiguous keys */
-    int32_t first_key;    /* the common prefix, 0 without a cascade */
-    int32_t tile_rows, tile_heads;         /* block_rows and tile_heads of the prefill configuration */
-    int32_t resident_block, resident_keys; /* of the kernel for short encoders; 0: tiles are of `prefill` */
+    int32_t beside;             /* SMs of prefill, while decode runs on the others; 0: one after the other */
+    int32_t num_key_rows;       /* of contiguous keys */
+    int32_t first_key;          /* the common prefix, 0 without a cascade */
+    flash_prefill_config tiles; /* that this batch has */
     flash_prefix_plan prefix;
     flash_cut cut;
     int32_t num_spans, longest_span; /* with cut: requests that are merged, rows of the longest */

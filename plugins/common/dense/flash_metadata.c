@@ -60,11 +60,13 @@ static int copy_causal(const attn_instance_t *in, const attn_batch_t *b, int32_t
     return ATTN_OK;
 }
 
-/* A captured launch of the kernel for short encoders has a CTA for each tile and head that there may be. */
-static int32_t resident_tiles(const attn_instance_t *in, int num_reqs, int longest,
-                              const flash_prefill_config *c) {
+/* Of a later batch that a captured launch serves. The kernel of short encoders has a CTA for each, there or
+ * not. */
+static int32_t most_tiles(const attn_instance_t *in, int num_reqs, int longest,
+                          const flash_prefill_config *c) {
     const int64_t most = (int64_t)num_reqs * ((longest + c->block_rows - 1) / c->block_rows);
-    return most < in->limits.max_whole_tiles ? (int32_t)most : in->limits.max_whole_tiles;
+    const int is_less = c->kind == FLASH_PREFILL_RESIDENT && most < in->limits.max_whole_tiles;
+    return is_less ? (int32_t)most : in->limits.max_whole_tiles;
 }
 
 int flash_copy(const attn_instance_t *in, void *to, const void *from, size_t bytes, void *stream,
@@ -144,8 +146,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
         is_packed || (may_pack && capture && flash_may_be_packed(&pi, longest, packed.tile_heads));
     const flash_prefill_config *tiles = is_resident ? &resident : has_packed ? &packed : &in->prefill;
     if (is_resident) pi.block_rows = tiles->block_rows, pi.tile_heads = 1;
-    h->resident_block = is_resident ? tiles->block_keys : 0, h->resident_keys = is_resident ? tiles->keys : 0;
-    h->tile_rows = tiles->block_rows, h->tile_heads = tiles->tile_heads;
+    h->tiles = *tiles;
     pi.piece_keys = h->cut.piece_keys;
     if (capture)
         pi.captured =
@@ -193,10 +194,9 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
         h->grid_items = (h->grid_items + plan.cluster - 1) / plan.cluster * plan.cluster;
         /* one request that is one cluster whatever its length: no later batch has more */
         if (plan.mode == FLASH_LARGE_CTAS) h->grid_items = plan.cluster;
-        h->grid_tiles = is_resident                       ? resident_tiles(in, b.num_reqs, longest, tiles)
-                        : longest > in->max_decode_tokens ? in->limits.max_whole_tiles
-                        : has_packed                      ? b.num_reqs
-                                                          : 0;
+        h->grid_tiles = longest > in->max_decode_tokens ? most_tiles(in, b.num_reqs, longest, tiles)
+                        : has_packed                    ? b.num_reqs
+                                                        : 0;
         if (has_packed) h->keys_per_tile = 0; /* later batches may have many */
     }
     size_t used = in->tiles_at + (size_t)plan.counts.num_tiles * sizeof(flash_tile) +

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles of several heads and tiles in pieces: which batches become them, and that every row sees every key
- * once. */
+/* Tiles of several heads, tiles in pieces and tiles of short encoders: which batches become them, and that every
+ * row sees every key once. */
 #include "flash_plan_testing.h"
 
 static cut_request cut_requests[SEQS];
@@ -243,8 +243,66 @@ static void test_random_cuts(void) {
        "round %d)",
        cuts, mixed, broken, where);
 }
+/* Short encoders: which kernel they have, in which blocks of keys, and in a graph the tiles of the other one. */
+static void test_resident(void) {
+    enum { MOST = 256 };
+    static int32_t start[MOST + 1], lens[MOST];
+    static const struct {
+        int head, requests, tokens, keys, longest, block, most_keys, rows; /* block 0: another kernel */
+        const char *what;
+    } cases[] = {
+        {64, 64, 196, 196, 0, 112, 224, 256, "images of 196 tokens: two blocks"},
+        {64, 64, 64, 64, 0, 64, 64, 64, "windows of 64: one block, one warpgroup"},
+        {64, 256, 32, 32, 0, 32, 32, 64, "texts of 32 tokens"},
+        {64, 64, 128, 128, 0, 128, 128, 128, "128 tokens: two warpgroups"},
+        {64, 1, 256, 256, 0, 128, 256, 64, "one image alone: more CTAs of fewer rows"},
+        {64, 64, 256, 256, 0, 128, 256, 256, "256 tokens, the most"},
+        {64, 64, 257, 257, 0, 0, 0, 0, "257 are too many"},
+        {64, 64, 400, 100, 0, 112, 112, 256, "queries may be more than the keys"},
+        {64, 64, 100, 0, 0, 0, 0, 0, "no keys"},
+        {80, 64, 64, 64, 0, 64, 64, 64, "heads of two chunks: blocks of 64"},
+        {72, 64, 128, 128, 0, 64, 128, 128, "two of them"},
+        {80, 64, 129, 129, 0, 0, 0, 0, "129 are too many for two CTAs of an SM"},
+        {160, 64, 64, 64, 0, 0, 0, 0, "larger heads have other kernels"},
+        {64, 4, 100, 100, 240, 128, 256, 192, "a graph: room for its longest, tiles of the other kernel"},
+        {64, 4, 100, 100, 300, 0, 0, 0, "a graph of longer requests"}};
+    const flash_plan_limits lim = {.max_tiles = 2000};
+    flash_prefill_config chosen, c = {0};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int r = 0; r < cases[i].requests; r++)
+            start[r + 1] = start[r] + cases[i].tokens, lens[r] = cases[i].keys;
+        flash_plan_input in = input(start, lens, cases[i].requests);
+        flash_shape s = shape_of(FLASH_BF16, FLASH_BF16, cases[i].head, cases[i].head, 0);
+        in.causal = 0, in.decode_tokens = 0, in.num_kv_heads = 16, in.group = 1, in.block_rows = 192;
+        const int is = flash_choose_resident(&s, &hopper, &chosen) == 0 &&
+                       flash_plan_resident(&in, &lim, &chosen, cases[i].longest, &c);
+        ok(is == (cases[i].block > 0) &&
+               (!is || (c.block_keys == cases[i].block && c.keys == cases[i].most_keys &&
+                        c.block_rows == cases[i].rows)),
+           "%s (%d: %d of %d keys, %d rows)", cases[i].what, is, c.block_keys, c.keys, c.block_rows);
+        if (!is) continue;
+        flash_plan_input other = in;
+        other.causal = 1;
+        ok(!flash_plan_resident(&other, &lim, &chosen, cases[i].longest, &c), "not under a mask");
+        other = in, other.num_splits = 1;
+        ok(!flash_plan_resident(&other, &lim, &chosen, cases[i].longest, &c), "nor batch invariant");
+        other = in, other.window_left = other.window_right = 7;
+        ok(!flash_plan_resident(&other, &lim, &chosen, cases[i].longest, &c), "nor with a window");
+    }
+    static const int32_t two[3] = {0, 30, 60}, decoded[2] = {30, 30};
+    flash_plan_input in = input(two, decoded, 2);
+    in.causal = 0, in.decode_tokens = 40;
+    flash_shape s = shape_of(FLASH_BF16, FLASH_BF16, 64, 64, 0);
+    ok(flash_choose_resident(&s, &hopper, &chosen) == 0 && !flash_plan_resident(&in, &lim, &chosen, 0, &c),
+       "requests that decode are no tiles");
+    ok(flash_choose_resident(&s, &ampere, &chosen) == -1, "GPUs without tensor copies have other kernels");
+    s.page_size = 16;
+    ok(flash_choose_resident(&s, &hopper, &chosen) == -1, "and so has a cache");
+}
+
 int main(void) {
     state = tap_seed();
+    test_resident();
     test_packed_tiles();
     test_packed();
     test_maybe_packed();
