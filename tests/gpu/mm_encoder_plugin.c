@@ -337,7 +337,7 @@ static void capture_and_replay(int d, uint64_t features) {
 static void short_replays(void) {
     static const int32_t first[2][5] = {{0, 240, 480, 600, 600}, {0, 640, 640, 640, 640}};
     static const int32_t later[4][5] = {
-        {0, 200, 440, 441, 600}, {0, 64, 128, 160, 200}, {0, 193, 429, 430, 640}, {0, 0, 0, 0, 0}};
+        {0, 200, 440, 441, 600}, {0, 64, 128, 160, 200}, {0, 193, 429, 430, 600}, {0, 0, 0, 0, 0}};
     const size_t bytes = (size_t)ROWS * HEADS * 64 * 2;
     uint16_t *x = values(64, 5, 1);
     for (int k = 0; k < 2; k++) {
