@@ -332,8 +332,8 @@ static void capture_and_replay(int d, uint64_t features) {
     free(want), free(got), free(x);
 }
 
-/* Images of up to 240 tokens are rows of one kernel, longer ones of another: a graph of either replays batches
- * of both, and a batch of no image. */
+/* Images of up to 240 tokens are rows of one kernel, longer ones of another: a graph of either replays
+ * batches of both, and a batch of no image. */
 static void short_replays(void) {
     static const int32_t first[2][5] = {{0, 240, 480, 600, 600}, {0, 640, 640, 640, 640}};
     static const int32_t later[4][5] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Encoders of short requests: their keys fit shared memory whole. Which blocks of keys, and how many rows of a
- * request a CTA takes (dense-notes.md). */
+/* Encoders of short requests: their keys fit shared memory whole. Which blocks of keys, and how many rows of
+ * a request a CTA takes (dense-notes.md). */
 #include "dense_tiles.h"
 #include "flash_plan.h"
 
@@ -78,8 +78,8 @@ int flash_plan_resident(const flash_plan_input *in, const flash_plan_limits *lim
     *c = *chosen;
     c->block_keys = choose_block(in, flash_resident_classes[c->class_index], most_keys, &c->keys);
     if (most_tokens == 0 || c->block_keys == 0) return 0;
-    /* All rows of a request read its keys once, where that leaves no SM idle. A graph's batches have the tiles
-     * of the other kernel, whichever of the two was captured. */
+    /* All rows of a request read its keys once, where that leaves no SM idle. A graph's batches have the
+     * tiles of the other kernel, whichever of the two was captured. */
     c->block_rows = longest > 0 ? in->block_rows : 256;
     for (; longest == 0 && c->block_rows > 64; c->block_rows /= 2)
         if (most_tokens > c->block_rows / 2 && (tiles_of(in, c->block_rows) * heads >= in->num_sms ||

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tiles of several heads, tiles in pieces and tiles of short encoders: which batches become them, and that every
- * row sees every key once. */
+/* Tiles of several heads, tiles in pieces and tiles of short encoders: which batches become them, and that
+ * every row sees every key once. */
 #include "flash_plan_testing.h"
 
 static cut_request cut_requests[SEQS];
@@ -243,7 +243,8 @@ static void test_random_cuts(void) {
        "round %d)",
        cuts, mixed, broken, where);
 }
-/* Short encoders: which kernel they have, in which blocks of keys, and in a graph the tiles of the other one. */
+
+/* Short encoders: which kernel they have, in which blocks of keys, and in a graph the tiles of the other. */
 static void test_resident(void) {
     enum { MOST = 256 };
     static int32_t start[MOST + 1], lens[MOST];
