@@ -53,8 +53,8 @@
          (PREFILL_SM90_CHUNKS(dk) + PREFILL_SM90_CHUNKS(dv)) * 128 +                                         \
      ((is_short) ? PREFILL_SM90_RESULT(dv, warpgroups) : 0) + 1024 + 512)
 
-/* Keys and values of a request whole in shared memory, beside 64 rows of Q for each warpgroup: as many as leave
- * an SM two CTAs, in blocks of the sizes that X is called with, up to so many. */
+/* Keys and values of a request whole in shared memory, beside 64 rows of Q for each warpgroup: as many as
+ * leave an SM two CTAs, in blocks of the sizes that X is called with, up to so many. */
 #define RESIDENT_SM90_CHUNKS(d) PREFILL_SM90_CHUNKS(d)
 #define RESIDENT_SM90_BLOCKS    8
 #define RESIDENT_SM90_KEYS(d)   ((d) <= 64 ? 256 : 128)

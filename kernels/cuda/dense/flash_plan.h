@@ -151,9 +151,9 @@ int flash_plan_packed(const flash_plan_input *input, const flash_plan_limits *li
 /* Whether a batch of at most num_seqs requests, each of at most `tokens` query tokens that decode takes, is
  * ever such tiles, whatever its lengths are: 0 where flash_plan_packed says 0 of all of them. */
 int flash_may_be_packed(const flash_plan_input *input, int32_t tokens, int32_t tile_heads);
-/* Whether a batch, which was not planned yet, had better be tiles of the kernel for short encoders, `chosen` by
- * flash_choose_resident, and its blocks: 1 or 0. longest: > 0: later batches have requests of so many query
- * tokens and keys at most; 0: this batch alone. */
+/* Whether a batch, which was not planned yet, had better be tiles of the kernel for short encoders, `chosen`
+ * by flash_choose_resident, and its blocks: 1 or 0. longest: > 0: later batches have requests of so many
+ * query tokens and keys at most; 0: this batch alone. */
 int flash_plan_resident(const flash_plan_input *input, const flash_plan_limits *limits,
                         const flash_prefill_config *chosen, int32_t longest, flash_prefill_config *config);
 /* Of a plan that was built, where prefill draws its tiles: how many SMs it takes while decode runs on the

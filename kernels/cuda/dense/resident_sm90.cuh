@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Encoders of short requests on Hopper: all keys and values of a request and a head are in shared memory at
- * once, so that every row of it reads them there, and small CTAs, of which an SM has two and more, load while
- * others multiply. A tile of the persistent CTAs with rings of blocks (prefill_sm90.cuh) costs too much beside
- * so few keys.
+ * once, so that every row of it reads them there, and small CTAs, of which an SM has two and more, load
+ * while others multiply. A tile of the persistent CTAs with rings of blocks (prefill_sm90.cuh) costs too much
+ * beside so few keys.
  *
  * CTA: one or two warpgroups. Each takes blocks of 64 rows of the tile in turn, has its own Q, and waits for
  * the other only once, where the rows of V behind the last key become zeros. S = Q K^T over a block of BN
