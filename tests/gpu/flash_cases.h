@@ -213,12 +213,16 @@ static std::vector<test_case> all_cases() {
             c.sinks = i % 6 == 5;
         });
     /* few tokens of several heads a tile: all of a tile's rows, or heads that it has not; more tiles than
-     * multiprocessors, and few; contexts of one block and of many */
-    for (auto hh :
-         std::vector<std::pair<int, int>>{{16, 4}, {64, 8}, {10, 2}, {14, 2}, {12, 4}, {24, 2}, {32, 2}})
-        for (int mode = 0; mode < 12; mode++)
+     * multiprocessors, and few; contexts of one block and of many. Modes from 12 on: up to 8 tokens of two
+     * heads a warp */
+    for (auto hh : std::vector<std::pair<int, int>>{
+             {16, 4}, {64, 8}, {10, 2}, {14, 2}, {12, 4}, {24, 2}, {32, 2}, {20, 1}, {36, 2}})
+        for (int m = 0; m < (hh.first / hh.second > 8 ? 24 : 12); m++)
             add("packed", [&](test_case &c) {
-                const int group = hh.first / hh.second, most = group == 3 || group == 4 ? 32 : 16;
+                const int group = hh.first / hh.second, mode = m % 12,
+                          most = m >= 12                    ? 8
+                                 : group == 3 || group == 4 ? 32
+                                                            : 16;
                 c.lens.clear();
                 for (int i = 0; i < (mode % 3 == 2 ? 5 : 80); i++) {
                     const int q = i % 11 == 5 ? 0 : 1 + (i * 7 + mode) % (mode == 6 ? most / 2 : most);

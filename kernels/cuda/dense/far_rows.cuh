@@ -30,6 +30,7 @@ struct far_tile {
     int k0;    /* or the first of contiguous keys */
     int piece; /* where the result goes */
     int head;
+    second_row second;
     int out_dtype;
     const float *old_lse; /* an earlier result lies there, to be merged; NULL: none */
     int64_t old_lse_head;
@@ -205,16 +206,19 @@ ATTN_DEV void far_row(const flash_params &p, const far_tile &t, int token, int l
     }
 }
 
-/* Rows of 16 from the token `first` on, those of which `low` (the first 8) and `high` have one of four bits,
- * the ballots of is_far in the layout of accumulators. */
+/* Of a warp's 16 rows from the token `first` on, those of which `low` (the first 8) and `high` (each the second
+ * row of a thread) have one of four bits, the ballots of is_far in the layout of accumulators. */
 template <int QT, int KV, int DV, bool FEATURE>
 ATTN_DEV void far_rows(const flash_params &p, const far_tile &t, int first, uint32_t low, uint32_t high,
                        int lane) {
     __syncwarp(); /* what the warp wrote is there before it is written over */
     first = __shfl_sync(~0u, first, 0);
+    far_tile of = t;
 #pragma unroll 1
-    for (int i = 0; i < 16; i++, low = low >> 4 | high << 28, high >>= 4)
-        if (low & 15u) far_row<QT, KV, DV, FEATURE>(p, t, first + i, lane);
+    for (int i = 0; i < 16; i++, low = low >> 4 | high << 28, high >>= 4) {
+        if (i == 8) of.head += t.second.head, first += t.second.token - 8;
+        if (low & 15u) far_row<QT, KV, DV, FEATURE>(p, of, first + i, lane);
+    }
 }
 
 } /* namespace attn_cuda */

@@ -136,13 +136,15 @@ int flash_pack_prefill(const flash_shape *s, const flash_prefill_config *prefill
     if (prefill->kind != FLASH_PREFILL_SM90 && (!bytes || s->q_dtype == FLASH_E4M3)) return -1;
     const flash_sm90_class *k = &(bytes ? flash_e4m3_classes : flash_sm90_classes)[prefill->class_index];
     if (!PREFILL_SM90_PACKS(k->dim.dk, k->dim.dv, k->warpgroups)) return -1;
-    int tile_tokens = 16;
+    const int rows = 64 * k->warpgroups;
+    /* 8 tokens: two heads a warp, which features have no registers for, where 16 make more tiles of a group */
+    int tile_tokens = tokens <= 8 && group > rows / 16 && group % 2 == 0 && !s->has_features ? 8 : 16;
     while (tile_tokens < tokens)
         tile_tokens *= 2;
     if (tile_tokens > 64) return -1;
-    const int most = 64 * k->warpgroups / tile_tokens;
+    const int most = rows / tile_tokens;
     int tiles = (group + most - 1) / most;
-    while (group % tiles != 0)
+    while (group % tiles != 0 || (tile_tokens == 8 && group / tiles % 2 != 0))
         tiles++;
     *c = *prefill;
     c->block_rows = tile_tokens;

@@ -8,7 +8,8 @@
  * (softmax_trusted). O leaves through Q's shared memory in 16-byte rows.
  * Work: a list of (tile, head), persistent CTAs that draw from it or have it dealt out, blocks of keys from
  * the end, so that the masked ones come first. Rows of a tile are tokens of one head, or, where heads share
- * their keys (T::PACKS), 64, 32 or 16 tokens of each of 2, 4 or 8 heads: a warp's 16 rows are one head's.
+ * their keys (T::PACKS), 64, 32 or 16 tokens of each of 2, 4 or 8 heads: a warp's 16 rows are one head's, or,
+ * of 8 tokens of 16 heads, two heads'.
  *
  * K and V tiles are [64-column chunk][BN rows][128 bytes], 128-byte swizzle; paged with head sizes of whole
  * chunks they are [8 rows][chunk][8][128 bytes] instead, so that one box brings all columns of a page (stride
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
     uint32_t qr[HOLDS_Q ? 4 * QSTEPS : 1];
     auto view = [&]() { return view_of(*ti); };
     auto wg_row = [&]() { return ti->row0 + token_of_row<T>(P, w * 64); };
-    /* and the row 8 further down */
+    /* and the second one (second_of) */
     auto my_row = [&]() { return ti->row0 + token_of_row<T>(P, w * 64 + wr * 16) + g; };
     auto enter_tile = [&](int wk) {
         qs = wk % NQ;
@@ -206,6 +207,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         return true;
     };
     auto mask = [&](auto &sc, int j) {
+        const int second = second_of<T>(P).token;
         constexpr int W = sizeof sc / 2; /* columns */
         const int k0 = j * BN + 2 * q + (T::SHIFTS ? ti->shift : 0);
         if constexpr (FEATURE) {
@@ -213,11 +215,11 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             if (p.alibi) add_alibi(sc, slope, k0 - (ti->kv_len - ti->q_len + my_row()));
         }
         if constexpr (T::SHORT) {
-            if (j * BN + W / 2 > all_hi) mask_above<0, W / 4>(sc, *ti, my_row(), k0);
-            if (j * BN + W > all_hi) mask_above<W / 4, W / 2>(sc, *ti, my_row(), k0);
+            if (j * BN + W / 2 > all_hi) mask_above<0, W / 4>(sc, *ti, my_row(), second, k0);
+            if (j * BN + W > all_hi) mask_above<W / 4, W / 2>(sc, *ti, my_row(), second, k0);
         } else if (j * BN + W > all_hi)
-            mask_above(sc, p, view(), my_row(), k0);
-        if (j * BN < all_lo) mask_below(sc, p, view(), my_row(), k0);
+            mask_above(sc, p, view(), my_row(), second, k0);
+        if (j * BN < all_lo) mask_below(sc, p, view(), my_row(), second, k0);
     };
     auto softmax = [&](auto &sc) { softmax_block(sc, c, true, true, m0, m1, l0, l1, f0, f1); };
     auto pack = [&](auto &sc) {

@@ -24,6 +24,7 @@ typedef struct flash_sm90_params {
     /* Of a tile's rows: the tokens of one head after those of the one before. Where there is room for more
      * heads, the rows left over are nobody's. token_mask, token_shift: of a row, its token and its head. */
     int32_t tile_tokens, tile_heads, token_mask, token_shift;
+    int32_t second_token; /* from a row of a tile to the one 8 behind it: 8, or 0 in tiles of 8 tokens */
     int32_t head_section; /* query heads that run side by side; divides num_q_heads */
     flash_prefill_more more;
 } flash_sm90_params;

@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             if (p.alibi)
                 add_alibi(sc, __ldg(p.alibi + ti->head) * LOG2E, k0 - (ti->kv_len - ti->q_len + my_row()));
         }
-        if ((j + 1) * BN > all_hi) mask_above(sc, p, view(), my_row(), k0);
-        if (j * BN < all_lo) mask_below(sc, p, view(), my_row(), k0);
+        if ((j + 1) * BN > all_hi) mask_above(sc, p, view(), my_row(), 8, k0);
+        if (j * BN < all_lo) mask_below(sc, p, view(), my_row(), 8, k0);
         float t[8] = {sc[0], sc[1], sc[2], sc[3], sc[4], sc[5], sc[6], sc[7]};
 #pragma unroll
         for (int i = 8; i < BN / 2; i++)
@@ -286,11 +286,11 @@ __global__ void __launch_bounds__(T::THREADS, 1)
             y0 += __shfl_xor_sync(~0u, y0, 2);
             y1 += __shfl_xor_sync(~0u, y1, 2);
             all0 += y0, all1 += y1;
-            finish_rows(p, head, z0, z1, y0, y1, r0, r1);
-            if (q == 0) write_lse(p, q0, q_len, head, piece, row, z0, z1, y0, y1);
+            finish_rows(p, head, head, z0, z1, y0, y1, r0, r1);
+            if (q == 0) write_lse(p, q0, q_len, head, piece, row, {8, 0}, z0, z1, y0, y1);
         }
         const bool far0 = is_far(e0, all0, o[0]), far1 = is_far(e1, all1, o[2]);
-        finish_rows(p, head, e0, e1, el0, el1, r0, r1);
+        finish_rows(p, head, head, e0, e1, el0, el1, r0, r1);
         const int kvh = head / p.group;
         const float vscale = p.v_scale ? __ldg(p.v_scale + kvh * p.scale_stride) : 1.f;
         r0 = el0 > 0.f ? r0 * vscale / el0 : 0.f;
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(T::THREADS, 1)
         if (__any_sync(~0u, far0 || far1)) {
             const uint32_t low = __ballot_sync(~0u, far0 && is_row(row, q_len)),
                            high = __ballot_sync(~0u, far1 && is_row(row + 8, q_len));
-            const far_tile far = {view_of(t), t.seq, t.k0, piece, head, p.out_dtype, nullptr, 0};
+            const far_tile far = {view_of(t), t.seq, t.k0, piece, head, {8, 0}, p.out_dtype, nullptr, 0};
             far_rows<DT_E4M3, DT_E4M3, D, FEATURE>(p, far, first_row, low, high, lane);
         }
         __syncwarp(); /* before the next tile's rows */

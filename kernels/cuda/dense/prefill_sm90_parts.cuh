@@ -92,7 +92,8 @@ ATTN_DEV void describe_tile(const flash_params &p, int tokens, const tile_job &x
     }
 }
 
-/* Scores of rows `row` and row + 8: element i is column (i / 4) * 8 + (i & 1) from k0 on, of the second row
+/* A thread has two rows of a tile. The second is `second` tokens behind the first one: 8, or none where tiles
+ * have 8 tokens of each head, when it is the next head's. Scores of the two: element i is column (i / 4) * 8 + (i & 1) from k0 on, of the second row
  * if i & 2. */
 template <int N>
 ATTN_DEV void add_alibi(float (&sc)[N], float slope, int rel) {
@@ -110,24 +111,26 @@ ATTN_DEV void mask_from(float (&sc)[N], int h0, int h1) {
 }
 
 template <int N>
-ATTN_DEV void mask_above(float (&sc)[N], const flash_params &p, const seq_view &sv, int row, int k0) {
+ATTN_DEV void mask_above(float (&sc)[N], const flash_params &p, const seq_view &sv, int row, int second,
+                         int k0) {
     int h0, h1, unused;
     visible_keys(p, sv, row, unused, h0);
-    visible_keys(p, sv, row + 8, unused, h1);
+    visible_keys(p, sv, row + second, unused, h1);
     mask_from<0, N>(sc, h0 - k0, h1 - k0);
 }
 
 /* The same for half of a short tile's block. */
 template <int FROM, int TO, int N>
-ATTN_DEV void mask_above(float (&sc)[N], const tile_info &t, int row, int k0) {
-    mask_from<FROM, TO>(sc, min(row + t.ahead, t.kv_len) - k0, min(row + 8 + t.ahead, t.kv_len) - k0);
+ATTN_DEV void mask_above(float (&sc)[N], const tile_info &t, int row, int second, int k0) {
+    mask_from<FROM, TO>(sc, min(row + t.ahead, t.kv_len) - k0, min(row + second + t.ahead, t.kv_len) - k0);
 }
 
 template <int N>
-ATTN_DEV void mask_below(float (&sc)[N], const flash_params &p, const seq_view &sv, int row, int k0) {
+ATTN_DEV void mask_below(float (&sc)[N], const flash_params &p, const seq_view &sv, int row, int second,
+                         int k0) {
     int h0, h1, unused;
     visible_keys(p, sv, row, h0, unused);
-    visible_keys(p, sv, row + 8, h1, unused);
+    visible_keys(p, sv, row + second, h1, unused);
     h0 -= k0, h1 -= k0;
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -205,13 +208,14 @@ ATTN_DEV bool softmax_trusted(const float (&sc)[N], float c, float m0, float m1,
 
 /* The sink enters the denominator only (semantics 2.10). b: the maximum in base-2 units, l: the sum of the
  * row; r becomes what O is multiplied by before the division. */
-ATTN_DEV void finish_rows(const flash_params &p, int head, float &b0, float &b1, float &l0, float &l1,
-                          float &r0, float &r1) {
+ATTN_DEV void finish_rows(const flash_params &p, int head, int second_head, float &b0, float &b1, float &l0,
+                          float &l1, float &r0, float &r1) {
     r0 = r1 = 1.f;
     if (p.sinks) {
-        const float sink = __ldg(p.sinks + head) * LOG2E, t0 = fmaxf(b0, sink), t1 = fmaxf(b1, sink);
+        const float s0 = __ldg(p.sinks + head) * LOG2E, s1 = __ldg(p.sinks + second_head) * LOG2E,
+                    t0 = fmaxf(b0, s0), t1 = fmaxf(b1, s1);
         r0 = ex2(b0 - t0), r1 = ex2(b1 - t1);
-        l0 = l0 * r0 + ex2(sink - t0), l1 = l1 * r1 + ex2(sink - t1);
+        l0 = l0 * r0 + ex2(s0 - t0), l1 = l1 * r1 + ex2(s1 - t1);
         b0 = t0, b1 = t1;
     }
 }
@@ -278,12 +282,25 @@ ATTN_DEV bool is_row(int row, int q_len) {
     return (unsigned)row < (unsigned)q_len;
 }
 
-/* LSE of rows `row` and row + 8 of a tile; one of a row's four threads calls it. */
-ATTN_DEV void write_lse(const flash_params &p, int q0, int q_len, int head, int piece, int row, float b0,
-                        float b1, float l0, float l1) {
+/* Where a thread's second row is from its first one. */
+struct second_row {
+    int token, head;
+    ATTN_DEV int64_t at(int64_t token_stride, int64_t head_stride) const {
+        return token * token_stride + head * head_stride;
+    }
+};
+template <class T>
+ATTN_DEV second_row second_of(const flash_sm90_params &P) {
+    if constexpr (T::PACKS) return {P.second_token, P.second_token == 0};
+    return {8, 0};
+}
+
+/* LSE of a thread's two rows of a tile; one of a row's four threads calls it. */
+ATTN_DEV void write_lse(const flash_params &p, int q0, int q_len, int head, int piece, int row,
+                        second_row second, float b0, float b1, float l0, float l1) {
     float *dst = p.lse + piece * p.lse_piece + (int64_t)(q0 + row) * p.lse_token + (int64_t)head * p.lse_head;
     if (is_row(row, q_len)) dst[0] = natural_lse(b0, l0);
-    if (is_row(row + 8, q_len)) dst[8 * p.lse_token] = natural_lse(b1, l1);
+    if (is_row(row + second.token, q_len)) dst[second.at(p.lse_token, p.lse_head)] = natural_lse(b1, l1);
 }
 
 } /* namespace attn_cuda */

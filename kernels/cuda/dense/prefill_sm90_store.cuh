@@ -12,14 +12,16 @@
 
 namespace attn_cuda {
 
-/* Result rows `row` and row + 8 from the registers of four neighbours, each of which stores 16 bytes of every
+/* A thread's two rows of the result (second_of) from the registers of four neighbours, each of which stores 16 bytes of every
  * 64; where an earlier result lies there, the sum of the two by their weights (semantics 6.5). */
 template <int DT, class T>
 ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const float (&o)[T::DV / 2], int row,
                          int head, int q, float b0, float b1, float l0, float l1, float r0, float r1) {
     constexpr int DV = T::DV;
     const flash_params &p = P.p;
-    const int rows[2] = {row, row + 8};
+    const second_row second = second_of<T>(P);
+    const int rows[2] = {row, row + second.token};
+    const int64_t to_second = second.at(p.out_token, p.out_head);
     float factor[2] = {r0, r1}, old[2] = {0.f, 0.f};
     if (T::DIRECT && P.more.old_lse) {
         const float part[2] = {natural_lse(b0, l0), natural_lse(b1, l1)};
@@ -36,7 +38,7 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
             if (p.lse && q == 0 && is_row(rows[i], t.q_len))
                 p.lse[(int64_t)(t.q0 + rows[i]) * p.lse_token + (int64_t)head * p.lse_head] = m[i].lse;
     } else if (p.lse && q == 0)
-        write_lse(p, t.q0, t.q_len, head, t.piece, row, b0, b1, l0, l1);
+        write_lse(p, t.q0, t.q_len, head, t.piece, row, second, b0, b1, l0, l1);
     uint16_t *to = (uint16_t *)p.out + t.piece * p.out_piece + (int64_t)(t.q0 + row) * p.out_token +
                    (int64_t)head * p.out_head + q * 8;
 #pragma unroll
@@ -49,7 +51,7 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
                                           pack2<DT>(x[8] * f, x[9] * f), pack2<DT>(x[12] * f, x[13] * f)),
                                q);
             if (!is_row(rows[i], t.q_len) || c + q * 8 >= p.head_size_v) continue;
-            uint4 *at = (uint4 *)(to + 8 * i * p.out_token + c);
+            uint4 *at = (uint4 *)(to + i * to_second + c);
             if (old[i] != 0.f) y = add_scaled<DT>(y, *at, old[i]);
             *at = y;
         }
@@ -66,17 +68,18 @@ ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const f
     }
 }
 
-/* A piece's rows `row` and row + 8 as they are, for the merge: four neighbours store 32 bytes of a row. */
+/* A piece's rows, two a thread, as they are, for the merge: four neighbours store 32 bytes of a row. */
 template <class T>
 ATTN_DEV void write_part(const flash_params &p, const tile_info &t, const float (&o)[T::DV / 2], int row,
-                         int head, int q, float r0, float r1) {
+                         second_row second, int head, int q, float r0, float r1) {
     float *to = part_row(p, t.piece, t.q0 + row, head) + 2 * q;
 #pragma unroll
     for (int i = 0; i < T::DV / 8; i++) {
         if (8 * i >= p.head_size_v) break;
         if (is_row(row, t.q_len)) *(float2 *)(to + 8 * i) = make_float2(o[4 * i] * r0, o[4 * i + 1] * r0);
-        if (is_row(row + 8, t.q_len))
-            *(float2 *)(to + 8 * p.out_token + 8 * i) = make_float2(o[4 * i + 2] * r1, o[4 * i + 3] * r1);
+        if (is_row(row + second.token, t.q_len))
+            *(float2 *)(to + second.at(p.out_token, p.out_head) + 8 * i) =
+                make_float2(o[4 * i + 2] * r1, o[4 * i + 3] * r1);
     }
 }
 
@@ -94,8 +97,9 @@ ATTN_DEV void store_tile(const flash_sm90_params &P, const tile_info &t, const f
     const warp_rows mine = rows_of_warp<T>(P, t, w, wr);
     const int first_row = mine.row, row = first_row + g, q0 = t.q0, q_len = t.q_len, head = mine.head,
               piece = t.piece;
+    const second_row second = second_of<T>(P);
     float r0, r1;
-    finish_rows(p, head, b0, b1, el0, el1, r0, r1);
+    finish_rows(p, head, min(head + second.head, p.num_q_heads - 1), b0, b1, el0, el1, r0, r1);
     if constexpr (WIDENED) {
         const float vscale = p.v_scale ? __ldg(p.v_scale + head / p.group * p.scale_stride) : 1.f;
         r0 *= vscale, r1 *= vscale;
@@ -104,8 +108,8 @@ ATTN_DEV void store_tile(const flash_sm90_params &P, const tile_info &t, const f
     r1 = el1 > 0.f ? r1 / el1 : 0.f;
     if constexpr (T::PARTS) {
         if (p.parts_are_f32) {
-            if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
-            write_part<T>(p, t, o, row, head, q, r0, r1);
+            if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, second, b0, b1, el0, el1);
+            write_part<T>(p, t, o, row, second, head, q, r0, r1);
             if (!DIRECTLY) {
                 named_barrier(2 + w, 128); /* every warp's QK of the tile is behind it */
                 if (tid == 0) mbar_arrive(empty);
@@ -114,8 +118,9 @@ ATTN_DEV void store_tile(const flash_sm90_params &P, const tile_info &t, const f
         }
     }
     if constexpr (T::OB > 0) { /* whole rows of 16 by the copy engine */
-        if (__any_sync(~0u, P.o_boxes && piece == 0 && first_row >= 0 && first_row + 16 <= q_len)) {
-            if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
+        if (__any_sync(~0u, P.o_boxes && piece == 0 && second.token > 0 && first_row >= 0 &&
+                                first_row + 16 <= q_len)) {
+            if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, second, b0, b1, el0, el1);
             const uint32_t so = rows_of_q + wr * 16 * 128;
             if (lane == 0) bulk_store_wait_read(); /* the tile before */
             __syncwarp();
@@ -142,7 +147,7 @@ ATTN_DEV void store_tile(const flash_sm90_params &P, const tile_info &t, const f
         write_rows<DT, T>(P, t, o, row, head, q, b0, b1, el0, el1, r0, r1);
         return;
     }
-    if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, b0, b1, el0, el1);
+    if (p.lse && q == 0) write_lse(p, q0, q_len, head, piece, row, second, b0, b1, el0, el1);
     /* O through this warpgroup's own rows of Q: every warp's QK of the tile is behind this barrier */
     named_barrier(2 + w, 128);
     auto pair = [&](float x, float y) { return WIDENED ? pack2_as(p.out_dtype, x, y) : pack2<DT>(x, y); };
@@ -175,10 +180,11 @@ ATTN_DEV void store_tile(const flash_sm90_params &P, const tile_info &t, const f
 #pragma unroll
     for (int i = 0; i < PASSES; i++) {
         const int u = i * 32 + lane, rw = u / (DV / 8), ch = u % (DV / 8);
-        const int r = first_row + rw;
+        const int upper = rw >> 3, r = first_row + (rw & 7) + upper * second.token,
+                  h = head + upper * second.head;
         if ((UNITS % 32 == 0 || u < UNITS) && is_row(r, q_len) && ch * 8 < p.head_size_v)
             *(uint4 *)((uint16_t *)p.out + piece * p.out_piece + (int64_t)(q0 + r) * p.out_token +
-                       (int64_t)head * p.out_head + ch * 8) = x[i];
+                       (int64_t)h * p.out_head + ch * 8) = x[i];
     }
 }
 
@@ -218,11 +224,12 @@ ATTN_DEV void write_tile(const flash_sm90_params &P, const tile_info &info, floa
                               t.k0,
                               t.piece,
                               mine.head,
+                              second_of<T>(P),
                               T::WIDENED ? P.p.out_dtype : DT,
                               T::DIRECT ? P.more.old_lse : nullptr,
                               P.more.old_lse_head};
         const uint32_t low = __ballot_sync(~0u, far0 && is_row(row, far.view.q_len)),
-                       high = __ballot_sync(~0u, far1 && is_row(row + 8, far.view.q_len));
+                       high = __ballot_sync(~0u, far1 && is_row(row + far.second.token, far.view.q_len));
         far_rows<DT, T::WIDENED ? DT_E4M3 : DT, T::DV, T::FEATURE>(P.p, far, first_row, low, high, lane);
     }
 }

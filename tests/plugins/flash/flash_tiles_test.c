@@ -17,7 +17,14 @@ static void test_packed_tiles(void) {
                  {4, 128, FLASH_BF16, FLASH_BF16, 33, 64, 2, "then in pairs, as ever"},
                  {8, 128, FLASH_F16, FLASH_F16, 16, 16, 8, "a group of 8: all of it"},
                  {8, 256, FLASH_BF16, FLASH_BF16, 17, 32, 4, "or two tiles of 4"},
-                 {16, 128, FLASH_BF16, FLASH_BF16, 4, 16, 8, "a group of 16: two tiles"},
+                 {16, 128, FLASH_BF16, FLASH_BF16, 9, 16, 8, "a group of 16: two tiles"},
+                 {16, 128, FLASH_BF16, FLASH_BF16, 8, 8, 16, "of up to 8 tokens one, two heads a warp"},
+                 {12, 128, FLASH_BF16, FLASH_E4M3, 5, 8, 12, "a group of 12, keys that are widened"},
+                 {20, 256, FLASH_BF16, FLASH_BF16, 2, 8, 10, "a group of 20: two tiles of 10"},
+                 {18, 128, FLASH_BF16, FLASH_BF16, 3, 8, 6, "9 heads are no pairs: three of 6"},
+                 {9, 128, FLASH_BF16, FLASH_BF16, 4, 16, 3, "nor are those of an odd group"},
+                 {16, 64, FLASH_BF16, FLASH_BF16, 8, 8, 16, "head size 64: 16 of room for 24"},
+                 {12, 64, FLASH_BF16, FLASH_BF16, 8, 16, 12, "which has room for 12 of 16 tokens"},
                  {5, 128, FLASH_BF16, FLASH_BF16, 16, 16, 5, "a group of 5 in a tile with room for 8"},
                  {12, 128, FLASH_BF16, FLASH_BF16, 9, 16, 6, "a group of 12: two tiles of 6"},
                  {5, 128, FLASH_BF16, FLASH_BF16, 17, 0, 0, "5 heads do not divide into tiles of 4"},
@@ -40,6 +47,11 @@ static void test_packed_tiles(void) {
     }
     flash_shape s = shape_of(FLASH_BF16, FLASH_BF16, 128, 128, 16);
     flash_prefill_config c, packed;
+    s.num_kv_heads = 2, s.num_q_heads = 32, s.has_features = 1;
+    ok(flash_choose_prefill(&s, &hopper, &c) == 0 && flash_pack_prefill(&s, &c, 8, &packed) == 0 &&
+           packed.block_rows == 16,
+       "a soft cap: one head a warp");
+    s = shape_of(FLASH_BF16, FLASH_BF16, 128, 128, 16);
     ok(flash_choose_prefill(&s, &ampere, &c) == 0 && flash_pack_prefill(&s, &c, 8, &packed) == -1,
        "the portable kernel packs rows by itself");
 }
