@@ -206,8 +206,8 @@ ATTN_DEV void far_row(const flash_params &p, const far_tile &t, int token, int l
     }
 }
 
-/* Of a warp's 16 rows from the token `first` on, those of which `low` (the first 8) and `high` (each the second
- * row of a thread) have one of four bits, the ballots of is_far in the layout of accumulators. */
+/* Of a warp's 16 rows from the token `first` on, those of which `low` (the first 8) and `high` (each the
+ * second row of a thread) have one of four bits, the ballots of is_far in the layout of accumulators. */
 template <int QT, int KV, int DV, bool FEATURE>
 ATTN_DEV void far_rows(const flash_params &p, const far_tile &t, int first, uint32_t low, uint32_t high,
                        int lane) {

@@ -137,7 +137,7 @@ int flash_pack_prefill(const flash_shape *s, const flash_prefill_config *prefill
     const flash_sm90_class *k = &(bytes ? flash_e4m3_classes : flash_sm90_classes)[prefill->class_index];
     if (!PREFILL_SM90_PACKS(k->dim.dk, k->dim.dv, k->warpgroups)) return -1;
     const int rows = 64 * k->warpgroups;
-    /* 8 tokens: two heads a warp, which features have no registers for, where 16 make more tiles of a group */
+    /* 8 tokens, two heads a warp, where 16 make more tiles of a group; ALiBi has one slope a warp */
     int tile_tokens = tokens <= 8 && group > rows / 16 && group % 2 == 0 && !s->has_features ? 8 : 16;
     while (tile_tokens < tokens)
         tile_tokens *= 2;

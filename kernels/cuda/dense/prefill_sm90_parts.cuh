@@ -93,8 +93,8 @@ ATTN_DEV void describe_tile(const flash_params &p, int tokens, const tile_job &x
 }
 
 /* A thread has two rows of a tile. The second is `second` tokens behind the first one: 8, or none where tiles
- * have 8 tokens of each head, when it is the next head's. Scores of the two: element i is column (i / 4) * 8 + (i & 1) from k0 on, of the second row
- * if i & 2. */
+ * have 8 tokens of each head, when it is the next head's. Of their scores element i is column
+ * (i / 4) * 8 + (i & 1) from k0 on, of the second row if i & 2. */
 template <int N>
 ATTN_DEV void add_alibi(float (&sc)[N], float slope, int rel) {
 #pragma unroll

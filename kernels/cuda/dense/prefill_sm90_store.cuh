@@ -12,8 +12,9 @@
 
 namespace attn_cuda {
 
-/* A thread's two rows of the result (second_of) from the registers of four neighbours, each of which stores 16 bytes of every
- * 64; where an earlier result lies there, the sum of the two by their weights (semantics 6.5). */
+/* A thread's two rows of the result (second_of) from the registers of four neighbours, each of which stores
+ * 16 bytes of every 64; where an earlier result lies there, the sum of the two by their weights (semantics
+ * 6.5). */
 template <int DT, class T>
 ATTN_DEV void write_rows(const flash_sm90_params &P, const tile_info &t, const float (&o)[T::DV / 2], int row,
                          int head, int q, float b0, float b1, float l0, float l1, float r0, float r1) {
