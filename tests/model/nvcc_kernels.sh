@@ -109,6 +109,8 @@ fault "all rows of a tile are its first head's" FLASH_ATTN "$few" prefill_sm90-b
     dense/prefill_sm90_parts.cuh "s/t.head + min(head, P.tile_heads - 1)/t.head/" "WRONG"
 pairs="$(echo "$decoder" | sed 's/num_heads=4/num_heads=32/') | query_lens=8,5,3 seq_lens=193,275,88"
 right "tiles of two heads a warp" FLASH_ATTN "$pairs"
+ok "every row of two heads is a far one" changed FLASH_ATTN "$pairs" prefill_sm90-bf16-d64-pages \
+    dense/far_rows.cuh "s/return !(fabsf(.*/return true;/"
 fault "a warp's second head is its first one" FLASH_ATTN "$pairs" prefill_sm90-bf16-d64-pages \
     dense/prefill_sm90_parts.cuh "s/return {P.second_token, P.second_token == 0};/return {P.second_token, 0};/" "WRONG"
 ATTN_MODEL_SMS=132
