@@ -2,7 +2,8 @@
 /* Attention over caches and queries of 8 bits on a device, to a million keys, whatever the inputs look like:
  * every backend that multiplies or sums such numbers, through the plugin ABI against double
  * (long_context.h). CONTEXT_TEST_PLUGINS: the folder of the plugins; CONTEXT_TEST_ONLY: a text that a row's
- * name must contain; CONTEXT_TEST_KEYS: the most keys; ATTN_TEST_PART: part.h. */
+ * name must contain; CONTEXT_TEST_KEYS: the most keys; CONTEXT_TEST_HEADS: long_context.h; ATTN_TEST_PART:
+ * part.h. */
 #include "../plugins/long_context.h"
 #include "gpu_memory.h"
 #include "part.h"
@@ -43,6 +44,7 @@ static const context_config_t configs[] = {
     FLASH(KV8, E4M3, 1, "auto", 1e-2, 2e-3, 0),
     FLASH(KV8, 0, 256, "auto", 1e-2, 2e-3, 0),
     FLASH(KV8, 0, 16, "auto", 1e-2, 2e-3, 0),
+    FLASH(KV8, 0, 4, "auto", 1e-2, 2e-3, 0),
     FLASH(KV8, 0, 1, "auto", 1e-2, 2e-3, 0),
     FLASH(KV8, E4M3, 256, "sm80", 1e-2, 2e-3, 0),
     FLASH(KV8, 0, 256, "sm80", 1e-2, 2e-3, 0),
@@ -68,6 +70,11 @@ static const context_config_t configs[] = {
      .features = ATTN_F_FP8_ATTENTION,
      .max_error = 2e-2,
      .max_bias = 4e-3},
+    {.file = "mm_encoder.so",
+     .backend = "MM_ENCODER_ATTN",
+     .role = ATTN_ROLE_MM_ENCODER,
+     .max_error = 1e-2,
+     .max_bias = 2e-3},
 };
 enum { NUM_CONFIGS = sizeof configs / sizeof configs[0] };
 
@@ -127,7 +134,8 @@ int main(void) {
         over(ATTN_ROLE_DECODER, keys + 77, keys < 131072 ? all : few, 0);
         over(ATTN_ROLE_MLA, keys + 77, keys < 131072 ? all : few, 0);
     }
-    over(ATTN_ROLE_MM_ENCODER, 4096, all, 0);
+    over(ATTN_ROLE_MM_ENCODER, 128, all, 0); /* keys in shared memory whole (resident_sm90.cuh) */
+    if (4096 <= most) over(ATTN_ROLE_MM_ENCODER, 4096, all, 0);
     if (131072 <= most) over(ATTN_ROLE_DECODER, 131072, all & ~few, 1);
     if (1048576 <= most) over(ATTN_ROLE_DECODER, 1048576, 1u << KIT_UNIFORM | 1u << KIT_NEEDLE, 1);
     return tap_done();

@@ -40,12 +40,14 @@ typedef struct context_error {
 } context_error_t;
 
 static void context_case(kit_case_t *c, uint32_t role, uint32_t tokens, int32_t keys) {
+    const char *heads = getenv("CONTEXT_TEST_HEADS"); /* on one KV head; 4 */
     kit_case_start(c, role, UINT64_C(20261123));
     attn_problem_t *p = &c->problem;
     if (role == ATTN_ROLE_MLA)
         kit_case_set_mla(c, 16, 512, 64, 128, 128, 0);
     else
-        p->num_heads = 4, p->num_kv_heads = 1, p->head_size = 128, p->scale = 0.08838834764831845;
+        p->num_heads = heads != NULL ? (uint32_t)atoi(heads) : 4, p->num_kv_heads = 1, p->head_size = 128,
+        p->scale = 0.08838834764831845;
     p->dtype = ATTN_DTYPE_BFLOAT16;
     p->max_num_seqs = 1, p->max_model_len = (uint32_t)keys;
     p->max_num_batched_tokens = tokens + 8;
@@ -59,7 +61,8 @@ static int context_head(const context_t *x, int row) {
     return i * (heads - 1) / (CONTEXT_HEADS - 1);
 }
 static int64_t context_token(const context_t *x, int row) {
-    return x->c.query_lens[0] - 1 - context_back[row / CONTEXT_HEADS];
+    const int32_t last = x->c.query_lens[0] - 1, back = context_back[row / CONTEXT_HEADS];
+    return back < last ? last - back : 0;
 }
 
 static void context_exact_row(context_t *x, int row, double *weights, double *size) {

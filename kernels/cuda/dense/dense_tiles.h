@@ -55,13 +55,12 @@
 
 /* Keys and values of a request whole in shared memory, beside 64 rows of Q for each warpgroup: as many as
  * leave an SM two CTAs, in blocks of the sizes that X is called with, up to so many. */
-#define RESIDENT_SM90_CHUNKS(d) PREFILL_SM90_CHUNKS(d)
 #define RESIDENT_SM90_BLOCKS    8
 #define RESIDENT_SM90_KEYS(d)   ((d) <= 64 ? 256 : 128)
 #define RESIDENT_SM90_WIDE(X)   X(64)
 #define RESIDENT_SM90_NARROW(X) X(32) X(96) X(112) X(128) /* heads of one chunk */
 #define RESIDENT_SM90_SMEM(d, warpgroups, keys)                                                              \
-    (((warpgroups)*64 + 2 * (keys)) * RESIDENT_SM90_CHUNKS(d) * 128 + 1024)
+    (((warpgroups)*64 + 2 * (keys)) * PREFILL_SM90_CHUNKS(d) * 128 + 1024)
 
 /* Prefill over e4m3 keys of one line a row, widened to f16: stages of bytes, as memory allows, beside it. */
 #define PREFILL_SM90_BYTE_STAGES(q_buffers) ((q_buffers) == 2 ? 1 : 2)

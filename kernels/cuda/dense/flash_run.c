@@ -113,11 +113,9 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
     sp.tile_tokens = c->block_rows, sp.tile_heads = c->tile_heads;
     const int room = 64 * k->warpgroups / c->block_rows; /* for heads */
     sp.token_mask = room > 1 ? c->block_rows - 1 : -1;
-    sp.token_shift = room == 1             ? 31
-                     : c->block_rows == 8  ? 3
-                     : c->block_rows == 16 ? 4
-                     : c->block_rows == 32 ? 5
-                                           : 6;
+    sp.token_shift = room > 1 ? 3 : 31;
+    while (room > 1 && 1 << sp.token_shift < c->block_rows)
+        sp.token_shift++;
     sp.second_token = c->block_rows == 8 ? 0 : 8;
     /* all rows of a tile, whether it has so many heads or not */
     if (map_heads(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,

@@ -22,7 +22,7 @@ namespace attn_cuda {
 template <int D, int BN_>
 struct resident_traits {
     static constexpr int DK = D, DV = D, BN = BN_, BM = 64, QSTEPS = (D + 15) / 16;
-    static constexpr int VC = RESIDENT_SM90_CHUNKS(D), KEY_CHUNK = BN * 128; /* bytes */
+    static constexpr int VC = PREFILL_SM90_CHUNKS(D), KEY_CHUNK = BN * 128; /* bytes */
     static constexpr int QB = BM * VC * 128, BLOCK = BN * VC * 128;
     /* of the code that is shared with prefill_sm90.cuh */
     static constexpr int VALUE_GROUP_STRIDE = 1024, VALUE_CHUNK_STRIDE = KEY_CHUNK, OB = 0;
