@@ -227,7 +227,8 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
         p.k_head = w.d, p.k_token = (int64_t)w.hkv * w.d, p.v_head = dv, p.v_token = (int64_t)w.hkv * dv;
     }
     const int decode_tokens = w.mixed ? 1 : w.decode ? max_q : 0;
-    flash_shape shape = {w.q_dtype, w.kv_dtype, w.hq, w.hkv, w.d, dv, w.page, 0, decode_tokens, w.force_sm80};
+    flash_shape shape = {w.q_dtype, w.kv_dtype, w.hq,          w.hkv,        w.d, dv,
+                         w.page,    0,          decode_tokens, w.force_sm80, 0};
     flash_decode_config dc[FLASH_MODES];
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc[0]) || flash_choose_prefill(&shape, &device, &pc)) exit(2);
@@ -277,8 +278,7 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
     if (plan.counts.num_tiles > 0) CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
     flash_prefill_more more = {};
     if (w.mixed && !w.force_sm80)
-        more.ctas = getenv("FLASH_BESIDE") ? atoi(getenv("FLASH_BESIDE"))
-                                           : flash_plan_beside(&in, &plan);
+        more.ctas = getenv("FLASH_BESIDE") ? atoi(getenv("FLASH_BESIDE")) : flash_plan_beside(&in, &plan);
     if (!getenv("FLASH_DEALT")) more.ticket = copy_of(std::vector<int32_t>{0}); /* experiments: dealt out */
     double burst, sustained;
     time_it(

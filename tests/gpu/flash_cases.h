@@ -239,6 +239,23 @@ static std::vector<test_case> all_cases() {
                 c.chunk = 0;
                 if (mode == 2 || mode == 0) c.far = FAR_ONE, c.level = 1e10, c.scale = mode == 2 ? 8 : 0.1;
             });
+    /* warpgroups with the heads of a group and 8, 16 or 32 tokens each: prompts that end around theirs */
+    for (auto hh : std::vector<std::pair<int, int>>{{16, 2}, {8, 2}, {4, 2}, {32, 2}})
+        for (int mode = 0; mode < 9; mode++)
+            add("bands", [&](test_case &c) {
+                c.lens = mode % 3 == 2
+                             ? mixed
+                             : std::vector<std::pair<int, int>>{{700, 2000}, {23, 23}, {24, 100}, {25, 300},
+                                                                {97, 1100},  {5, 900}, {193, 193}};
+                c.hq = hh.first, c.hkv = hh.second, c.d = mode == 4 ? 40 : 64, c.decode_tokens = 0,
+                c.force_sm80 = 0;
+                c.layout = mode % 4 == 3 ? CONTIGUOUS : mode % 2 ? NHD : HND, c.page = mode == 1 ? 48 : 16;
+                c.q_dtype = mode % 4 == 2 ? FLASH_F16 : FLASH_BF16, c.chunk = mode == 6 ? 200 : 0,
+                c.lookback = 1;
+                c.window = mode < 2 ? 128 : mode == 3 ? 300 : 0, c.sinks = mode < 2 || mode == 4;
+                c.alibi = mode == 7, c.cap = mode == 8 ? 1.5 : 0., c.causal = mode == 3 ? 2 : mode != 4;
+                if (mode == 5 || mode == 2) c.far = FAR_ONE, c.level = 1e10, c.scale = mode == 2 ? 8 : 0.1;
+            });
     add("auto", [&](test_case &c) { c.lens = {{1, 65536}}, c.hq = 8, c.hkv = 2; });
     add("auto", [&](test_case &c) { c.lens = {{1, 9000}, {1, 300}, {2, 20000}, {1, 1}}, c.sinks = true; });
     return v;

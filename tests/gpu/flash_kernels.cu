@@ -213,7 +213,8 @@ static void run_case(const test_case &c) {
                          c.layout == CONTIGUOUS ? 0 : c.page,
                          c.cap > 0 || c.alibi,
                          c.decode_tokens,
-                         c.force_sm80};
+                         c.force_sm80,
+                         c.window ? c.causal == 1 ? c.window : 2 * c.window - 1 : 0};
     flash_decode_config dc[FLASH_MODES];
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc[0]) || flash_choose_prefill(&shape, &device, &pc)) {

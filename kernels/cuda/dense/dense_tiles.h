@@ -41,7 +41,9 @@
     ((warpgroups) == 2 && (dk) == (dv) && ((dk) == 128 || (dk) == 256))
 #define PREFILL_SM90_PACKS(dk, dv, warpgroups)                                                               \
     (PREFILL_SM90_PAIRS(dk, dv, warpgroups) || ((warpgroups) == 3 && (dk) == 64 && (dv) == 64))
-#define PREFILL_SM90_CHUNKS(d) (((d) + 63) / 64)
+/* Or its warpgroups, of which there are three, have a group's heads each, and tokens one after the other. */
+#define PREFILL_SM90_BANDS(dk, dv, warpgroups) ((warpgroups) == 3 && PREFILL_SM90_PACKS(dk, dv, warpgroups))
+#define PREFILL_SM90_CHUNKS(d)                 (((d) + 63) / 64)
 #define PREFILL_SM90_Q_BUFFERS(holds_q, warpgroups, q_buffers)                                               \
     ((holds_q) && (warpgroups) == 3 ? 1 : (q_buffers))
 #define PREFILL_SM90_STAGES(holds_q, warpgroups) ((holds_q) && (warpgroups) == 3 ? 3 : 2)

@@ -81,16 +81,44 @@ static int sm90_smem(const flash_sm90_class *k, int has_features) {
                              PREFILL_SM90_HAS_SHORT(dk, dv, wg, k->block_keys));
 }
 
+/* Heads of a tile that share their keys, instead of as many times the tokens, where the kernel takes them
+ * (prefill_sm90.cuh): tiles end nearer to their last key and to the last token. Bands of 8 tokens have two
+ * heads a warp, and ALiBi one slope. */
+static int heads_of_tile(const flash_shape *s, const flash_sm90_class *k) {
+    const int packs = PREFILL_SM90_PACKS(k->dim.dk, k->dim.dv, k->warpgroups),
+              bands = PREFILL_SM90_BANDS(k->dim.dk, k->dim.dv, k->warpgroups),
+              most = !packs                     ? 1
+                     : k->dim.dk == 128         ? 2
+                     : bands && s->has_features ? 4
+                                                : 8;
+    int heads = 1;
+    while (2 * heads <= most && s->num_q_heads / s->num_kv_heads % (2 * heads) == 0)
+        heads *= 2;
+    return heads;
+}
+
+/* Keys in the blocks that a tile of a window takes, which begin up to 7 keys before its first one, or up to
+ * 15 with copies of 16 keys. */
+static int window_columns(const flash_shape *s, const flash_sm90_class *k) {
+    const int keys = 64 * k->warpgroups / heads_of_tile(s, k) + s->window - 1 + 7;
+    return s->window > 0 ? (keys + k->block_keys - 1) / k->block_keys * k->block_keys : 0;
+}
+
 static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefill_config *c) {
     if (s->force_sm80 || d->major != 9 || s->kv_dtype != s->q_dtype || s->q_dtype == FLASH_E4M3) return -1;
     int best = -1, best_size = 0, paged = s->page_size != 0;
     for (int i = 0; i < FLASH_NUM_SM90_CLASSES; i++) {
-        const flash_class *k = &flash_sm90_classes[i].dim;
-        if (s->head_size <= k->dk && s->head_size_v <= k->dv && box_fits(s->head_size, k->dk, paged) &&
-            box_fits(s->head_size_v, k->dv, paged) && (best < 0 || k->dk + k->dv < best_size)) {
-            best = i;
-            best_size = k->dk + k->dv;
-        }
+        const flash_sm90_class *x = &flash_sm90_classes[i];
+        const flash_class *k = &x->dim;
+        if (s->head_size > k->dk || s->head_size_v > k->dv || !box_fits(s->head_size, k->dk, paged) ||
+            !box_fits(s->head_size_v, k->dv, paged))
+            continue;
+        const int size = k->dk + k->dv;
+        /* a tenth less, for more blocks of fewer keys */
+        if (best < 0 || size < best_size ||
+            (size == best_size &&
+             11 * window_columns(s, x) < 10 * window_columns(s, &flash_sm90_classes[best])))
+            best = i, best_size = size;
     }
     if (best < 0) return -1;
     const flash_sm90_class *k = &flash_sm90_classes[best];
@@ -98,12 +126,10 @@ static int choose_sm90(const flash_shape *s, const flash_device *d, flash_prefil
     c->kind = FLASH_PREFILL_SM90;
     c->class_index = best;
     c->packed = 0;
-    /* Two heads that share their keys instead of twice the tokens, where the kernel takes them
-     * (prefill_sm90.cuh): tiles end nearer to their last key and to the last token. */
-    c->tile_heads =
-        PREFILL_SM90_PAIRS(k->dim.dk, k->dim.dv, k->warpgroups) && s->num_q_heads / s->num_kv_heads % 2 == 0
-            ? 2
-            : 1;
+    c->all_heads = 0;
+    c->tile_heads = heads_of_tile(s, k);
+    c->band_tokens =
+        PREFILL_SM90_BANDS(k->dim.dk, k->dim.dv, k->warpgroups) && c->tile_heads > 1 ? 64 / c->tile_heads : 0;
     c->block_rows = rows / c->tile_heads;
     c->smem_bytes = sm90_smem(k, s->has_features);
     return c->smem_bytes + 1024 <= d->smem_optin ? 0 : -1;
@@ -122,6 +148,7 @@ static int choose_e4m3(const flash_shape *s, const flash_device *d, flash_prefil
     c->class_index = index;
     c->packed = 0;
     c->tile_heads = 1;
+    c->band_tokens = 0;
     c->block_rows = 64 * k->warpgroups;
     c->smem_bytes =
         index == FLASH_E4M3_CLASS_e4m3_d128
@@ -148,6 +175,8 @@ int flash_pack_prefill(const flash_shape *s, const flash_prefill_config *prefill
         tiles++;
     *c = *prefill;
     c->block_rows = tile_tokens;
+    c->band_tokens = 0;
+    c->all_heads = 1;
     c->tile_heads = group / tiles;
     return c->tile_heads > 1 && c->tile_heads >= prefill->tile_heads ? 0 : -1;
 }
@@ -162,6 +191,7 @@ int flash_choose_prefill(const flash_shape *s, const flash_device *d, flash_pref
     c->class_index = index;
     c->packed = 1;
     c->tile_heads = 1;
+    c->band_tokens = 0;
     c->block_rows = PREFILL_SM80_ROWS(k->dk);
     c->smem_bytes = PREFILL_SM80_SMEM(k->dk, k->dv);
     return c->smem_bytes <= d->smem_optin ? 0 : -1;

@@ -27,6 +27,7 @@ typedef struct flash_shape {
     int32_t has_features;      /* soft cap or ALiBi */
     int32_t max_decode_tokens; /* query tokens per request that the decode kernel serves */
     int32_t force_sm80;
+    int32_t window; /* keys that a token sees at most, its own included; 0: no bound */
 } flash_shape;
 
 typedef struct flash_decode_config {
@@ -48,8 +49,10 @@ enum flash_prefill_kind {
 typedef struct flash_prefill_config {
     int32_t kind; /* enum flash_prefill_kind, 0: no kernel */
     int32_t class_index;
-    int32_t block_rows; /* query tokens of a tile; packed rows (token * group + head) when packed */
-    int32_t tile_heads; /* query heads of a tile, whose rows are the tokens of one after those of another */
+    int32_t block_rows;  /* query tokens of a tile; packed rows (token * group + head) when packed */
+    int32_t tile_heads;  /* query heads of a tile, whose rows are the tokens of one after those of another */
+    int32_t band_tokens; /* > 0: of a warpgroup, whose rows are so too; the next one has those behind them */
+    int32_t all_heads;   /* run side by side: tiles of few tokens, as good as decode, which does so */
     int32_t packed;
     int32_t smem_bytes;
     int32_t block_keys, keys; /* resident: keys of a block, and of all blocks of the longest request */

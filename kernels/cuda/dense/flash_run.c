@@ -112,14 +112,17 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
     sp.overlap = p->keys_per_tile == 0 || p->keys_per_tile >= 1024 || k->warpgroups == 3;
     sp.tile_tokens = c->block_rows, sp.tile_heads = c->tile_heads;
     const int room = 64 * k->warpgroups / c->block_rows; /* for heads */
-    sp.token_mask = room > 1 ? c->block_rows - 1 : -1;
+    /* of a tile's rows or of a warpgroup's: tokens of a head */
+    const int tokens = c->band_tokens > 0 ? c->band_tokens : c->block_rows;
+    sp.band_tokens = c->band_tokens, sp.head_mask = c->band_tokens > 0 ? 63 : -1;
+    sp.token_mask = room > 1 ? tokens - 1 : -1;
     sp.token_shift = room > 1 ? 3 : 31;
-    while (room > 1 && 1 << sp.token_shift < c->block_rows)
+    while (room > 1 && 1 << sp.token_shift < tokens)
         sp.token_shift++;
-    sp.second_token = c->block_rows == 8 ? 0 : 8;
-    /* all rows of a tile, whether it has so many heads or not */
+    sp.second_token = tokens == 8 ? 0 : 8;
+    /* all of these rows, whether a tile has so many heads or not */
     if (map_heads(r, &sp.q_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,
-                  p->q_head, c->block_rows, room))
+                  p->q_head, tokens, room))
         return FLASH_E_MAP_Q;
     const int halves = PREFILL_SM90_HAS_SHORT(k->dim.dk, k->dim.dv, k->warpgroups, k->block_keys) && !bytes &&
                        !feature && !sp.overlap;
@@ -127,7 +130,8 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
         sp.o_boxes = !map_rows(r, &sp.o_map, p->out_dtype, p->out, p->head_size_v, p->q_rows, p->num_q_heads,
                                p->out_token, p->out_head, 16);
     if (paged) {
-        int box = 128;
+        /* short windows begin with their first key, of 8: where of 16, a third block may be needed */
+        int box = !bytes && c->class_index == FLASH_SM90_CLASS_d64short ? 8 : 128;
         while (p->page_size % box || block_keys % box)
             box /= 2;
         sp.box_rows = box;
@@ -151,8 +155,7 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
                      p->v_head, box_keys))
             return FLASH_E_MAP_V;
     }
-    /* tiles of few tokens are as good as decode: all heads of a token's keys are read together */
-    const int most = room > 2 ? p->num_q_heads : heads_side_by_side(p, more && more->ticket, k);
+    const int most = c->all_heads ? p->num_q_heads : heads_side_by_side(p, more && more->ticket, k);
     int section = p->num_q_heads < most ? p->num_q_heads : most;
     while (section > 1 && p->num_q_heads % section != 0)
         section--;

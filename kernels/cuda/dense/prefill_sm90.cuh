@@ -70,7 +70,8 @@ struct prefill90_traits {
      * that ends before the middle of its last one computes, and loads, half of it; and the result of whole
      * rows leaves by the copy engine from memory of its own. Long tiles lose 2 % by the former, and run the
      * end of a tile under the next one's start instead. */
-    static constexpr bool PACKS = PREFILL_SM90_PACKS(DK, DV, NWG);         /* a tile may have several heads */
+    static constexpr bool PACKS = PREFILL_SM90_PACKS(DK, DV, NWG); /* a tile may have several heads, ... */
+    static constexpr bool BANDS = PREFILL_SM90_BANDS(DK, DV, NWG); /* ... so may each warpgroup's rows */
     static constexpr bool UNIFORM_WG = !FEATURE && (!HOLDS_Q || NWG == 2); /* features: a register too many */
     static constexpr bool HAS_SHORT = HOLDS_Q && PREFILL_SM90_HAS_SHORT(DK, DV, NWG, BN), SHORT = SHORT_;
     static_assert(!SHORT || HAS_SHORT, "");

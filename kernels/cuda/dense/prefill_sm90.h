@@ -22,8 +22,10 @@ typedef struct flash_sm90_params {
     int32_t k_tail_at;     /* columns of contiguous keys from here on are those of k_tail_map */
     int32_t o_boxes;       /* whole boxes of the result may leave by o_map */
     /* Of a tile's rows: the tokens of one head after those of the one before. Where there is room for more
-     * heads, the rows left over are nobody's. token_mask, token_shift: of a row, its token and its head. */
-    int32_t tile_tokens, tile_heads, token_mask, token_shift;
+     * heads, the rows left over are nobody's. token_mask, token_shift: of a row, its token and its head. Or,
+     * with band_tokens, so are each warpgroup's 64 rows, with the tokens after those of the one before.
+     * head_mask: of a row, what says its head. */
+    int32_t tile_tokens, tile_heads, token_mask, token_shift, band_tokens, head_mask;
     int32_t second_token; /* from a row of a tile to the one 8 behind it: 8, or 0 in tiles of 8 tokens */
     int32_t head_section; /* query heads that run side by side; divides num_q_heads */
     flash_prefill_more more;

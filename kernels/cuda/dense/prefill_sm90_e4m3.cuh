@@ -34,6 +34,7 @@ struct prefill_e4m3_traits {
     static constexpr bool FEATURE = FEATURE_;
     static constexpr int D = 128, NWG = 2, BM = 64 * NWG, BN = BN_, NQ = 2, ST = 2, TURNERS = 3;
     static constexpr int THREADS = 128 * (NWG + 1);
+    static constexpr bool BANDS = false;
     static_assert(BN == 128, "a row of V transposed is one line of 128 bytes");
     /* V transposed: [column][keys], and 8 rows of ones. The first CUT columns of PV end before a block's
      * softmax begins, the others run under it; they share registers, which are too few for all. */

@@ -260,6 +260,7 @@ ATTN_DEV uint4 add_scaled(uint4 y, uint4 x, float factor) {
 /* The token, from a tile's first on, that `row` of the tile is. */
 template <class T>
 ATTN_DEV int token_of_row(const flash_sm90_params &P, int row) {
+    if constexpr (T::BANDS) return (row >> 6) * P.band_tokens + (row & P.token_mask);
     return T::PACKS ? row & P.token_mask : row;
 }
 
@@ -272,7 +273,7 @@ template <class T>
 ATTN_DEV warp_rows rows_of_warp(const flash_sm90_params &P, const tile_info &t, int w, int wr) {
     const int at = w * 64 + wr * 16;
     if constexpr (!T::PACKS) return {t.row0 + at, t.head};
-    const int head = at >> P.token_shift;
+    const int head = (T::BANDS ? at & P.head_mask : at) >> P.token_shift;
     return {head < P.tile_heads ? t.row0 + token_of_row<T>(P, at) : t.q_len,
             t.head + min(head, P.tile_heads - 1)};
 }

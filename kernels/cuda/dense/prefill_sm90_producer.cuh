@@ -87,9 +87,12 @@ ATTN_DEV void produce_tiles(const flash_sm90_params &P, tile_info *infos, tile_r
             mbar_expect(q.full + 8 * qs, T::QB);
         }
         __syncwarp();
-        if (lane < T::LOADED_Q_CHUNKS)
-            tma_3d(q.data + qs * T::QB + lane * BM * 128, &P.q_map, lane * 64, sv.q0 + row0, x.head,
-                   q.full + 8 * qs);
+        const int bands = T::BANDS && P.band_tokens ? T::NWG : 1;
+        if (lane < T::LOADED_Q_CHUNKS * bands) {
+            const int chunk = lane % T::LOADED_Q_CHUNKS, band = lane / T::LOADED_Q_CHUNKS;
+            tma_3d(q.data + qs * T::QB + chunk * BM * 128 + band * 8192, &P.q_map, chunk * 64,
+                   sv.q0 + row0 + (T::BANDS ? band * P.band_tokens : 0), x.head, q.full + 8 * qs);
+        }
     };
     /* The first tiles are dealt out, the others drawn: LATE, shortly before the end of the tile before, so
      * that no CTA holds on to a long tile while others are idle; or, where Q can come early, a tile further

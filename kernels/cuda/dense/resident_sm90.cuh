@@ -26,7 +26,8 @@ struct resident_traits {
     static constexpr int QB = BM * VC * 128, BLOCK = BN * VC * 128;
     /* of the code that is shared with prefill_sm90.cuh */
     static constexpr int VALUE_GROUP_STRIDE = 1024, VALUE_CHUNK_STRIDE = KEY_CHUNK, OB = 0;
-    static constexpr bool WIDENED = false, FEATURE = false, PARTS = false, DIRECT = false, PACKS = false;
+    static constexpr bool WIDENED = false, FEATURE = false, PARTS = false, DIRECT = false, PACKS = false,
+                          BANDS = false;
 };
 
 template <int DT, class T>

@@ -88,6 +88,13 @@ void flash_set_modes(const attn_instance_t *in, int many_rows, flash_plan_input 
     }
 }
 
+/* Keys that a token sees at most; 0: no bound. */
+static int32_t seen_keys(const attn_instance_t *in) {
+    const int32_t window = (int32_t)in->problem.sliding_window;
+    if (window == 0 || (in->features & ATTN_F_CHUNK_LOOKBACK) != 0) return 0;
+    return in->problem.mask == ATTN_MASK_CAUSAL ? window : 2 * window - 1;
+}
+
 /* Configurations and limits: no device work, only what the numbers say. */
 static int configure(attn_instance_t *in, attn_error_t *error) {
     const attn_problem_t *p = &in->problem;
@@ -104,7 +111,8 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
                               in->has_cache ? in->page_size : 0,
                               p->logits_soft_cap > 0 || (in->features & ATTN_F_ALIBI) != 0 || p->scale < 0,
                               1,
-                              in->shape.force_sm80};
+                              in->shape.force_sm80,
+                              seen_keys(in)};
     flash_shape many = in->shape;
     many.max_decode_tokens = in->max_decode_tokens;
     if (flash_choose_decode(&in->shape, &in->device, &in->decode[0][0]) ||

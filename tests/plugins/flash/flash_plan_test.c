@@ -65,18 +65,47 @@ static void test_config(void) {
        "sm_100 gets the portable kernel");
     ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.tile_heads == 2 && pc.block_rows == 64,
        "a group of 4 has tiles of two heads");
-    for (int i = 0; i < 3; i++) { /* 32 heads on 32; 24 on 8; head size 64: three warpgroups */
+    static const struct {
+        int q_heads, kv_heads, head, has_features, heads, rows, band;
+    } groups[] = {{32, 32, 128, 0, 1, 128, 0}, {24, 8, 128, 0, 1, 128, 0}, {64, 8, 128, 0, 2, 64, 0},
+                  {16, 8, 256, 0, 2, 64, 0},   {8, 2, 256, 0, 4, 32, 0},   {16, 2, 256, 1, 8, 16, 0},
+                  {12, 12, 64, 0, 1, 192, 0},  {14, 2, 64, 0, 1, 192, 0},  {16, 8, 64, 0, 2, 96, 32},
+                  {32, 8, 64, 0, 4, 48, 16},   {64, 8, 64, 0, 8, 24, 8},   {64, 8, 64, 1, 4, 48, 16},
+                  {32, 2, 64, 0, 8, 24, 8},    {24, 4, 64, 0, 2, 96, 32},  {32, 8, 80, 0, 1, 192, 0}};
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
         flash_shape t = s;
-        t.num_q_heads = i == 1 ? 24 : 32, t.num_kv_heads = i == 0 ? 32 : 8;
-        t.head_size = t.head_size_v = i == 2 ? 64 : 128;
-        ok(flash_choose_prefill(&t, &hopper, &pc) == 0 && pc.tile_heads == 1 &&
-               pc.block_rows == (i == 2 ? 192 : 128),
-           "%d heads of %d on %d have tiles of one", t.num_q_heads, t.head_size, t.num_kv_heads);
+        t.num_q_heads = groups[i].q_heads, t.num_kv_heads = groups[i].kv_heads;
+        t.head_size = t.head_size_v = groups[i].head, t.has_features = groups[i].has_features;
+        const int rc = flash_choose_prefill(&t, &hopper, &pc);
+        ok(rc == 0 && pc.tile_heads == groups[i].heads && pc.block_rows == groups[i].rows &&
+               pc.band_tokens == groups[i].band && !pc.all_heads,
+           "%d heads of %d on %d%s: tiles of %d heads, %d tokens, %d in a warpgroup", t.num_q_heads,
+           t.head_size, t.num_kv_heads, t.has_features ? ", soft cap" : "", pc.tile_heads, pc.block_rows,
+           pc.band_tokens);
     }
-    flash_shape two = shape_of(FLASH_BF16, FLASH_BF16, 256, 256, 16);
-    two.num_q_heads = 16, two.num_kv_heads = 8;
-    ok(flash_choose_prefill(&two, &hopper, &pc) == 0 && pc.tile_heads == 2 && pc.block_rows == 64,
-       "so have 16 heads of 256 on 8");
+    static const struct {
+        int window, q_heads, head, keys;
+        const char *what;
+    } windows[] = {{128, 64, 64, 80, "two blocks of 80 instead of two of 112"},
+                   {130, 64, 64, 80, "160 keys of 24 tokens"},
+                   {131, 64, 64, 112, "three blocks of 80 are more than two of 112"},
+                   {200, 64, 64, 80, "three blocks of 80 instead of three of 112"},
+                   {256, 64, 64, 112, "four are a twentieth less than three, which is not enough"},
+                   {1024, 64, 64, 112, "a long one"},
+                   {128, 64, 40, 80, "of a smaller head"},
+                   {20, 32, 64, 80, "one of 80 instead of one of 112"},
+                   {0, 64, 64, 112, "none"},
+                   {128, 8, 64, 112, "192 tokens of one head: five blocks of 80, three of 112"},
+                   {128, 64, 96, 112, "heads of 96 have one class"}};
+    for (size_t i = 0; i < sizeof windows / sizeof windows[0]; i++) {
+        flash_shape t = s;
+        t.num_q_heads = windows[i].q_heads, t.head_size = t.head_size_v = windows[i].head;
+        t.window = windows[i].window;
+        const int rc = flash_choose_prefill(&t, &hopper, &pc);
+        ok(rc == 0 && flash_sm90_classes[pc.class_index].block_keys == windows[i].keys,
+           "a window of %d, %d heads: %s (%d)", windows[i].window, windows[i].q_heads, windows[i].what,
+           flash_sm90_classes[pc.class_index].block_keys);
+    }
     s.force_sm80 = 1;
     ok(flash_choose_prefill(&s, &hopper, &pc) == 0 && pc.kind == FLASH_PREFILL_SM80,
        "arch = sm80 forces it on Hopper");

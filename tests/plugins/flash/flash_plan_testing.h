@@ -19,7 +19,7 @@ static uint32_t next_random(uint32_t below) { /* splitmix64 */
 }
 
 static flash_shape shape_of(int q, int kv, int d, int dv, int page) {
-    return (flash_shape){q, kv, 32, 8, d, dv, page, 0, 1, 0};
+    return (flash_shape){q, kv, 32, 8, d, dv, page, 0, 1, 0, 0};
 }
 
 enum { SEQS = 300 };

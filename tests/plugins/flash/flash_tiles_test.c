@@ -16,7 +16,8 @@ static void test_packed_tiles(void) {
                  {4, 128, FLASH_BF16, FLASH_BF16, 20, 32, 4, "up to 32 tokens"},
                  {4, 128, FLASH_BF16, FLASH_BF16, 33, 64, 2, "then in pairs, as ever"},
                  {8, 128, FLASH_F16, FLASH_F16, 16, 16, 8, "a group of 8: all of it"},
-                 {8, 256, FLASH_BF16, FLASH_BF16, 17, 32, 4, "or two tiles of 4"},
+                 {8, 128, FLASH_BF16, FLASH_BF16, 17, 32, 4, "or two tiles of 4"},
+                 {8, 256, FLASH_BF16, FLASH_BF16, 17, 0, 0, "where any prompt has tiles of 8 heads, those"},
                  {16, 128, FLASH_BF16, FLASH_BF16, 9, 16, 8, "a group of 16: two tiles"},
                  {16, 128, FLASH_BF16, FLASH_BF16, 8, 8, 16, "of up to 8 tokens one, two heads a warp"},
                  {12, 128, FLASH_BF16, FLASH_E4M3, 5, 8, 12, "a group of 12, keys that are widened"},
@@ -32,7 +33,8 @@ static void test_packed_tiles(void) {
                  {4, 128, FLASH_BF16, FLASH_E4M3, 8, 16, 4, "keys that are widened: as those of 16 bits"},
                  {4, 128, FLASH_E4M3, FLASH_E4M3, 8, 0, 0, "products of bytes have one head"},
                  {8, 64, FLASH_BF16, FLASH_BF16, 8, 16, 8, "head size 64: 8 of room for 12"},
-                 {16, 64, FLASH_BF16, FLASH_BF16, 20, 32, 4, "16 of 64 in four tiles of 6"},
+                 {16, 64, FLASH_BF16, FLASH_BF16, 20, 0, 0, "any prompt's tiles have 8 heads and 24 tokens"},
+                 {12, 64, FLASH_BF16, FLASH_BF16, 20, 32, 6, "12 heads of 64 in two tiles of 6"},
                  {2, 256, FLASH_BF16, FLASH_BF16, 16, 16, 2, "two heads, as a pair"},
                  {4, 96, FLASH_BF16, FLASH_BF16, 8, 0, 0, "other head sizes do not"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
