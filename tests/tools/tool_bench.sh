@@ -23,6 +23,9 @@ ok "their error is small" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ e
 json "as many queries as keys" rows.0.flops 261632.0 bench --device cpu --threads 1 --time 1 --query 0 --lens 1,9,30 \
     --problem "$own"
 ok "with a small error" sh -c "echo '$(query rows.0.max_abs_error)' | awk '{ exit !(\$1 >= 0 && \$1 < 1e-4) }'"
+e4m3="${own% dtype=*} query_dtype=fp8_e4m3 kv_cache_dtype=fp8_e4m3"
+json "queries of bytes are made, and checked" rows.0.max_abs_error "0[.]0[0-9]*" bench --device cpu --threads 1 --time 1 \
+    --backend REFERENCE --problem "$e4m3" --seq 64
 wants "a length that is none" 2 "5,100,33" bench --device cpu --problem "$own" --lens 4,x
 wants "no length at all" 2 "5,100,33" bench --device cpu --problem "$own" --lens ""
 wants "a length below the query" 2 "part of the keys" bench --device cpu --problem "$own" --query 5 --lens 9,4

@@ -100,6 +100,9 @@ json "a random case as JSON" ok true run --device cpu --backend REFERENCE --prob
 json "and so in JSON" compared false run --device cpu --backend REFERENCE --problem "$line"
 latent='role=mla num_heads=4 head_size=576 kv_lora_rank=512 qk_nope_head_dim=128 qk_rope_head_dim=64 v_head_dim=128'
 wants "latent attention on a CPU runs on CPU_ATTN, against the oracle" 0 "CPU_ATTN: ok" run --device cpu --problem "$latent" --query-lens 1 --seq-lens 9
+case $(uname -m) in aarch64) other=avx2 ;; *) other=neon ;; esac
+wants "a plugin's options count in a random case" 1 "WRONG: .*level" run --device cpu --backend CPU_ATTN --option cpu.level=$other \
+    --problem 'role=decoder num_heads=4 head_size=32' --query-lens 1 --seq-lens 9
 json "another backend is compared" compared true run --device cpu --backend CPU_ATTN --problem 'role=decoder num_heads=4 head_size=32'
 wants "a layer of the oracle is held against the model alone" 0 "itself .* ok " run "$decoder" --device cpu --backend REFERENCE
 json "which JSON says" layers.0.compared_with_reference false run "$decoder" --device cpu --backend REFERENCE

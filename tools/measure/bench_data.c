@@ -47,14 +47,15 @@ void bench_fill(int tensor, uint32_t dtype, int64_t first, int64_t count, void *
 
 int bench_fill_device(bench_tables_t *tables, device_memory_t *memory, int tensor, int64_t first,
                       int64_t count, void *to) {
-    const size_t element = attn_dtype_size(tables->dtype);
+    const uint32_t dtype = tensor == BENCH_QUERY ? tables->query_dtype : tables->dtype;
+    const size_t element = attn_dtype_size(dtype);
     if (device_memory_device(memory).device_type == kDLCPU) {
-        bench_fill(tensor, tables->dtype, first, count, to);
+        bench_fill(tensor, dtype, first, count, to);
         return 0;
     }
     if (tables->data[tensor] == NULL) {
         void *host = malloc(TABLE_SIZE * element), *data = device_memory_new(memory, TABLE_SIZE * element);
-        if (host != NULL) bench_fill(tensor, tables->dtype, -350003 * (int64_t)tensor, TABLE_SIZE, host);
+        if (host != NULL) bench_fill(tensor, dtype, -350003 * (int64_t)tensor, TABLE_SIZE, host);
         int failed = host == NULL || data == NULL ||
                      device_memory_write(memory, data, host, TABLE_SIZE * element) != 0;
         free(host);
@@ -101,8 +102,8 @@ static int attend_latent(const bench_row_t *row, int64_t request, int64_t i, int
     double *sum = query + l + r;
     const int is_absorbed = !attn_problem_projects(p); /* by the caller: semantics 7.11 */
     for (int64_t c = 0; c < z.query; c++) {
-        double q =
-            bench_value(BENCH_QUERY, p->dtype, ((request * row->query_len + i) * z.heads + h) * z.query + c);
+        double q = bench_value(BENCH_QUERY, bench_query_dtype(p),
+                               ((request * row->query_len + i) * z.heads + h) * z.query + c);
         if (is_absorbed) query[c] = q;
         for (int64_t k = 0; c < nope && k < l; k++)
             query[k] += q * bench_value(BENCH_WEIGHT, p->dtype, (h * per_head + c) * l + k);
@@ -143,7 +144,7 @@ static int attend(const bench_row_t *row, int64_t request, int64_t i, int64_t h,
     for (int64_t k = 0; k <= last; k++) {
         double s = 0;
         for (int64_t c = 0; c < d; c++)
-            s += (double)bench_value(BENCH_QUERY, p->dtype, (q_row * hq + h) * d + c) *
+            s += (double)bench_value(BENCH_QUERY, bench_query_dtype(p), (q_row * hq + h) * d + c) *
                  bench_value(BENCH_KEY, p->dtype, ((k_row + k) * hkv + g) * d + c);
         s *= p->scale;
         if (p->logits_soft_cap > 0) s = p->logits_soft_cap * tanh(s / p->logits_soft_cap);
@@ -178,8 +179,8 @@ double bench_error(const bench_row_t *row, const void *output, uint32_t dtype) {
                            ATTN_F_SOFT_CAP | ATTN_F_DIFF_KV | ATTN_F_LSE | ATTN_F_NON_CAUSAL |
                            ATTN_F_CAPTURE | ATTN_F_BATCH_INVARIANT | ATTN_F_WEIGHTS | ATTN_F_LATENT |
                            ATTN_F_DEVICE_LENGTHS | ATTN_F_OUT_FP8_STATIC | ATTN_F_OUT_FP8_GROUP |
-                           ATTN_F_OUT_NVFP4 | ATTN_F_OUT_SCALE_UE8M0 |
-                           ATTN_F_WRITE_IN_FORWARD;
+                           ATTN_F_OUT_NVFP4 | ATTN_F_OUT_SCALE_UE8M0 | ATTN_F_WRITE_IN_FORWARD |
+                           ATTN_F_QUANT_QUERY;
     double out[MAX_HEAD], worst = 0;
     const layer_sizes_t z = layer_sizes(p);
     int64_t dv = z.output;

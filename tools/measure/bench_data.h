@@ -12,6 +12,11 @@
 
 enum { BENCH_QUERY, BENCH_KEY, BENCH_VALUE, BENCH_SINK, BENCH_WEIGHT, BENCH_NUM_TENSORS };
 
+/* Of the tensor query: with projections the backend rounds it itself (semantics 7.4). */
+static inline uint32_t bench_query_dtype(const attn_problem_t *p) {
+    return p->query_dtype != 0 && !attn_problem_projects(p) ? p->query_dtype : p->dtype;
+}
+
 /* Element i of a tensor, rounded to dtype: standard normal numbers (queries twice as large, weights 1/25)
  * from a fixed table. */
 float bench_value(int tensor, uint32_t dtype, int64_t i);
@@ -19,7 +24,7 @@ void bench_fill(int tensor, uint32_t dtype, int64_t first, int64_t count, void *
 /* The same straight into device memory, of which the tables take some: they are copied there once, and from
  * there as often as it takes. 0 on success. */
 typedef struct bench_tables {
-    uint32_t dtype;
+    uint32_t dtype, query_dtype;
     void *data[BENCH_NUM_TENSORS];
 } bench_tables_t;
 int bench_fill_device(bench_tables_t *tables, device_memory_t *memory, int tensor, int64_t first,

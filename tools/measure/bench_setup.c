@@ -128,7 +128,8 @@ static int open_layer(bench_t *b, attn_context_t *context) {
 
 /* A dense tensor [rows, heads, size] on the device, filled. */
 static int make_rows(bench_t *b, tensor_t *t, int kind, int64_t rows, int64_t heads, int64_t size) {
-    size_t element = attn_dtype_size(b->problem.dtype), row_bytes = (size_t)(heads * size) * element;
+    const uint32_t dtype = kind == BENCH_QUERY ? bench_query_dtype(&b->problem) : b->problem.dtype;
+    size_t element = attn_dtype_size(dtype), row_bytes = (size_t)(heads * size) * element;
     char *data = device_memory_new(b->memory, (size_t)rows * row_bytes);
     if (data == NULL) return bench_no_memory(b);
     for (int64_t at = 0; kind >= 0 && at < rows; at += SLAB) {
@@ -137,7 +138,7 @@ static int make_rows(bench_t *b, tensor_t *t, int kind, int64_t rows, int64_t he
                               data + (size_t)at * row_bytes) != 0)
             return attn_fail(b->error, ATTN_E_DEVICE, "", "copying to the device failed");
     }
-    TENSOR_3D(t, b->memory, data, b->problem.dtype, rows, heads, size);
+    TENSOR_3D(t, b->memory, data, dtype, rows, heads, size);
     return ATTN_OK;
 }
 
@@ -419,7 +420,7 @@ int bench_setup(bench_t *b, attn_context_t *context) {
         code = b->error->code;
     if (b->timer != NULL) b->stream = device_timer_stream(b->timer);
     if (code == ATTN_OK) code = open_layer(b, context);
-    b->tables.dtype = b->problem.dtype;
+    b->tables.dtype = b->problem.dtype, b->tables.query_dtype = bench_query_dtype(&b->problem);
     if (code == ATTN_OK) code = make_inputs(b);
     if (code == ATTN_OK && !row->is_write) code = plan(b);
     if (code == ATTN_OK && device_memory_sync(b->memory) != 0) /* the timer's stream waits for no other */

@@ -122,7 +122,7 @@ static void matmul_ceiling(device_memory_t *memory, device_timer_t *timer, gpu_c
     const int64_t count = (int64_t)GEMM_SIZE * GEMM_SIZE;
     void *library = open_blas();
     blas_create_t *create, *destroy;
-    bench_tables_t tables = {.dtype = ATTN_DTYPE_BFLOAT16};
+    bench_tables_t tables = {.dtype = ATTN_DTYPE_BFLOAT16, .query_dtype = ATTN_DTYPE_BFLOAT16};
     multiplying_t m = {.a = device_memory_new(memory, (size_t)count * 2),
                        .b = device_memory_new(memory, (size_t)count * 2),
                        .c = device_memory_new(memory, (size_t)count * 2)};

@@ -9,8 +9,11 @@
 #include "base/describe.h"
 #include "cmd/problem_args.h"
 #include "run/case_text.h"
+#include "run/run_options.h"
 #include "base/term.h"
 #include "tensor/device_memory.h"
+
+enum { MAX_OPTIONS = 64 };
 
 static int read_case(const run_case_args_t *args, const run_options_t *options, kit_case_t *c) {
     char text[4096];
@@ -195,10 +198,13 @@ int run_case(attn_context_t *context, const run_options_t *options, const run_ca
         int code = reference == NULL ? ATTN_E_NOT_FOUND
                                      : attn_select(context, &c->problem, options->device, options->backend,
                                                    &selection, &error);
-        if (code != ATTN_OK)
-            status = tool_library_error("", code, &error);
-        else
+        attn_option_value_t values[MAX_OPTIONS];
+        if (code == ATTN_OK) {
+            memory.options = values;
+            memory.num_options = run_options_of(context, selection->backend->name, values, MAX_OPTIONS);
             status = run_both(selection->backend, reference, c, &memory, made);
+        } else
+            status = tool_library_error("", code, &error);
     }
     attn_selection_free(selection);
     kit_memory_end(&memory);

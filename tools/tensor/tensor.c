@@ -37,6 +37,7 @@ float tensor_load(const void *data, uint32_t dtype, size_t i) {
         memcpy(&value, (const char *)data + i * 4, 4);
         return value;
     }
+    if (dtype == ATTN_DTYPE_FP8_E4M3) return (float)attn_from_e4m3(((const uint8_t *)data)[i]);
     memcpy(&half, (const char *)data + i * 2, 2);
     return (float)(dtype == ATTN_DTYPE_FLOAT16 ? attn_from_f16(half) : attn_from_bf16(half));
 }
@@ -44,6 +45,10 @@ float tensor_load(const void *data, uint32_t dtype, size_t i) {
 void tensor_store(void *data, uint32_t dtype, size_t i, float value) {
     if (dtype == ATTN_DTYPE_FLOAT32) {
         memcpy((char *)data + i * 4, &value, 4);
+        return;
+    }
+    if (dtype == ATTN_DTYPE_FP8_E4M3) {
+        ((uint8_t *)data)[i] = attn_to_e4m3((double)value);
         return;
     }
     uint16_t half = dtype == ATTN_DTYPE_FLOAT16 ? attn_to_f16((double)value) : attn_to_bf16((double)value);

@@ -24,7 +24,7 @@ void tensor_set(tensor_t *t, const device_memory_t *memory, void *data, uint32_t
 void tensor_set_cache(tensor_t *t, const device_memory_t *memory, void *data,
                       const attn_kv_cache_shape_t *shape);
 
-/* Element i of an array that need not be aligned; float32, float16 and bfloat16. */
+/* Element i of an array that need not be aligned; float32, float16, bfloat16 and e4m3. */
 float tensor_load(const void *data, uint32_t dtype, size_t i);
 void tensor_store(void *data, uint32_t dtype, size_t i, float value); /* rounds to nearest, ties to even */
 
