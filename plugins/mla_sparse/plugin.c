@@ -4,6 +4,7 @@
 #include "kernels/cuda/sparse/sparse_attend_sm90.h"
 #include "../common/latent/mla_table.h"
 #include "indexer_instance.h"
+#include "widen.h"
 
 static const attn_capabilities_t capabilities = {
     MLA_TABLE,
@@ -18,7 +19,8 @@ static const mla_backend shared = {.name = "FLASHMLA_SPARSE",
                                    .capabilities = &capabilities,
                                    .device = &mla_cuda,
                                    .supports = mla_supports,
-                                   .kernels = &kernels};
+                                   .kernels = &kernels,
+                                   .widen = &widen_ops};
 
 static int open_backend(const attn_problem_t *problem, const attn_device_t *device,
                         const attn_option_value_t *options, uint32_t num_options, const attn_host_t *host,
@@ -42,6 +44,7 @@ static const attn_backend_t backend = {
 static const attn_backend_t *const backends[] = {&backend};
 
 ATTN_PLUGIN_EXPORT const attn_plugin_t ATTN_PLUGIN_SYMBOL = {
-    PLUGIN_OF_TREE,       .name = "mla_sparse",   .num_backends = 1, .num_options = MLA_NUM_OPTIONS,
-    .backends = backends, .options = mla_options,
+    PLUGIN_OF_TREE,       .name = "mla_sparse",
+    .num_backends = 1,    .num_options = MLA_NUM_SPARSE_OPTIONS,
+    .backends = backends, .options = mla_sparse_options,
 };

@@ -3,8 +3,8 @@
  * tests. Both of its kernels, the device's own and the portable one; lists of all lengths around blocks,
  * heads that do not fill a tile, indices that name nothing (all, most, half of them, at either end), a scale
  * below zero, contexts of 131072 keys with hard inputs, lists too long to be packed, the cache dtype fp8 that
- * becomes fp8_ds_mla, replays over the 656-byte cache, with projections of either kind. MLA_TEST_PLUGINS: the
- * folder of the plugins; ATTN_TEST_PART: part.h. */
+ * becomes fp8_ds_mla, replays over the 656-byte cache, with projections of either kind, prompts by 16-bit
+ * copies. MLA_TEST_PLUGINS: the folder of the plugins; ATTN_TEST_PART: part.h. */
 #include "gpu_memory.h"
 #include "kit/case/case_families.h"
 #include "mla_testing.h"
@@ -243,6 +243,93 @@ static void fp8_becomes_656_bytes(void) {
        "both names are one format");
 }
 
+/* Prompts over 656-byte rows by a 16-bit copy of them. */
+static void copies(void) {
+    static const struct {
+        const char *name, *widen;
+        uint32_t heads, topk, page, dtype;
+        uint64_t feature;
+        int64_t wild;
+        enum holes holes;
+        int32_t lens[6][2];
+    } list[] = {
+        {"prompts", "on", 16, 128, 64, 0, 0, 0, NO_HOLES, {{150, 150}, {20, 300}}},
+        {"prompts beside decodes, page 48",
+         "on",
+         65,
+         256,
+         48,
+         0,
+         0,
+         0,
+         AT_RANDOM,
+         {{1, 900}, {0, 20}, {30, 333}, {3, 3}}},
+        {"float16, page 16",
+         "on",
+         128,
+         384,
+         16,
+         ATTN_DTYPE_FLOAT16,
+         0,
+         0,
+         NO_HOLES,
+         {{2, 900}, {40, 300}, {1, 1}}},
+        {"positions that are not there", "on", 5, 256, 32, 0, 0, 3, NO_HOLES, {{1, 700}, {9, 40}}},
+        {"cut lists", "on", 128, 2048, 64, 0, 0, 7, AT_START, {{1, 3000}, {2, 2500}}},
+        {"several slices", "on", 1024, 128, 64, 0, 0, 0, TOKENS_DIFFER, {{1, 300}, {140, 200}}},
+        {"a slice ends where the copies begin",
+         "auto",
+         128,
+         256,
+         64,
+         0,
+         0,
+         0,
+         AT_RANDOM,
+         {{1, 3000}, {2, 2800}, {220, 300}}},
+        {"e4m3 output",
+         "on",
+         64,
+         128,
+         64,
+         ATTN_DTYPE_FLOAT16,
+         ATTN_F_OUT_FP8_STATIC,
+         0,
+         NO_HOLES,
+         {{1, 500}, {60, 120}}},
+        {"131072 keys", "on", 64, 2048, 64, 0, 0, 0, AT_RANDOM, {{3, 131072}}},
+        {"131072 keys in pages of 16", "on", 64, 2048, 16, 0, 0, 0, AT_END, {{2, 131072}}},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
+        if (!part_takes()) continue;
+        kit_case_t c;
+        kit_case_start(&c, ATTN_ROLE_MLA_SPARSE, 600 + i);
+        kit_case_set_mla(&c, list[i].heads, 512, 64, 128, 128, list[i].topk);
+        c.problem.dtype = list[i].dtype ? list[i].dtype : (uint32_t)ATTN_DTYPE_BFLOAT16;
+        c.problem.block_size = list[i].page, c.problem.features = ATTN_F_LSE | list[i].feature;
+        c.problem.out_dtype = list[i].feature ? ATTN_DTYPE_FP8_E4M3 : 0;
+        c.problem.kv_cache_dtype = ATTN_KV_FP8_DS_MLA, c.problem.max_model_len = 131072;
+        c.family = list[i].topk == 2048 ? KIT_CHANNEL : KIT_USUAL;
+        for (int r = 0; r < 6 && list[i].lens[r][1] > 0; r++)
+            kit_case_add(&c, list[i].lens[r][0], list[i].lens[r][1]);
+        kit_inputs_t *in = kit_inputs_make(&c);
+        for (int64_t k = 0; list[i].wild && k < in->num_tokens * c.problem.topk; k += list[i].wild)
+            in->topk_indices[k] = k % 2 ? INT32_MAX - 7 : (int32_t)(in->table_width * c.problem.block_size);
+        make_holes(in, c.problem.topk, list[i].holes);
+        kit_memory_t memory = gpu;
+        mla_test_set(MLA_TEST_ARCH, "auto"), mla_test_set(MLA_TEST_PROJECTIONS, "auto");
+        attn_option_value_t options[3] = {mla_test_options[0], mla_test_options[1], MLA_TEST_OPTION("widen")};
+        memory.options = options, memory.num_options = 3;
+        options[2].s = list[i].widen, options[2].i = strcmp(list[i].widen, "on") == 0;
+        kit_difference_t d;
+        char why[2048] = "";
+        if (!ok(mla_test_agrees(sparse, reference, &c, in, &memory, &d, why, sizeof why), "16-bit copies, %s",
+                list[i].name))
+            diag("%s", why);
+        kit_inputs_free(in);
+    }
+}
+
 static void replay(void) {
     const attn_problem_t p = mla_test_problem(ATTN_ROLE_MLA_SPARSE, 64, ATTN_KV_FP8_DS_MLA);
     mla_step s;
@@ -267,6 +354,7 @@ int main(void) {
     lists_with_holes();
     cases();
     quantised_outputs();
+    copies();
     replay();
     return tap_done();
 }

@@ -22,7 +22,7 @@ make_ptx() { # SRCDIR OUT NAME..
 # Says what the comparison with REFERENCE said; fails where it is not within tolerance.
 is_right() { # BACKEND PROBLEM
     said=$("$ATTN_TEST_SRCDIR/tests/model/on_model" 90 timeout 400 "$ATTN_TEST_BUILDDIR/tools/attn" run \
-        --plugin-dir "$plugins" --backend "$1" --problem "$2" 2>&1)
+        --plugin-dir "$plugins" --backend "$1" ${option:+--option "$option"} --problem "$2" 2>&1)
     printf '%s\n' "$said"
     case $said in *"$1: ok, "*) return 0 ;; esac
     return 1
@@ -32,7 +32,7 @@ right() { # NAME BACKEND PROBLEM
 }
 ok "PTX of the kernels" make_ptx "$ATTN_TEST_SRCDIR" "$ptx" cache_write_sm80 decode_sm80-bf16-d64 \
     merge_sm80 prefill_sm90-bf16-d64-pages prefill_sm90-bf16-d72-rows mla_write_sm80 mla_rows_sm80 mla_project_sm80 \
-    mla_decode_sm90_bf16 mla_combine_sm80 mla_combine_sm90 sparse_attend_sm90_bf16 resident_sm90-bf16-d64
+    mla_decode_sm90_bf16 mla_combine_sm80 mla_combine_sm90 sparse_attend_sm90_bf16 widen_rows_sm80 resident_sm90-bf16-d64
 decoder="role=decoder mask=causal dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=64 block_size=16 features=lse"
 latent="mask=causal dtype=bfloat16 num_kv_heads=1 head_size=576 kv_lora_rank=512 qk_nope_head_dim=128 \
 qk_rope_head_dim=64 v_head_dim=128 block_size=64 features=lse"
@@ -47,6 +47,8 @@ chosen="role=mla_sparse num_heads=64 $latent topk=128 | query_lens=1,3 seq_lens=
 right "prompts and a decode" FLASH_ATTN "$prompt"
 right "segments of a long context" FLASH_ATTN "$decoder | query_lens=1,1 seq_lens=2193,170"
 right "a window, a cap" FLASH_ATTN "$decoder sliding_window=100 logits_soft_cap=30 | query_lens=150 seq_lens=275"
+bands="$(echo "$decoder" | sed 's/num_heads=4/num_heads=16/') sliding_window=60 | query_lens=50,1,25 seq_lens=275,170,25"
+right "warpgroups with a group's heads each" FLASH_ATTN "$bands"
 right "images" MM_ENCODER_ATTN "role=mm_encoder mask=full num_heads=2 num_kv_heads=2 head_size=72 dtype=bfloat16 \
 features=lse | query_lens=150,64 seq_lens=150,64"
 short="role=mm_encoder mask=full num_heads=2 num_kv_heads=1 head_size=64 dtype=bfloat16 features=lse | \
@@ -98,6 +100,8 @@ fault "its values are read before rows behind them are zero" MM_ENCODER_ATTN "$s
     dense/resident_sm90.cuh "s/mbar_wait(clean, 0);/;/" "model:"
 fault "zeros without a fence of the proxy" MM_ENCODER_ATTN "$short" resident_sm90-bf16-d64 \
     dense/resident_sm90.cuh "s/^ *fence_proxy_async();//" "without fence.proxy.async"
+fault "each warpgroup has the first one's tokens" FLASH_ATTN "$bands" prefill_sm90-bf16-d64-pages \
+    dense/prefill_sm90_producer.cuh "s/(T::BANDS ? band \* P.band_tokens : 0)/0/" "WRONG"
 fault "mbarriers are used before they are made" FLASH_ATTN "$prompt" prefill_sm90-bf16-d64-pages \
     dense/prefill_sm90.cuh "s/^    __syncthreads();//" "mbarrier"
 # One multiprocessor: a few tokens are tiles of several heads there.
@@ -128,6 +132,14 @@ fault "blocks end while the cluster copies to them" FLASHMLA "$two_tiles" mla_de
     latent/mla_decode_sm90.cuh "s/if constexpr (CTAS > 1) cluster_sync();.*nobody/; \/* nobody/" "model:"
 fault "rows of cp.async without a fence of the proxy" FLASHMLA_SPARSE "$chosen" sparse_attend_sm90_bf16 \
     sparse/sparse_attend_sm90_math.cuh "s/^        fence_proxy_async();//" "without fence.proxy.async"
+packed="$(echo "$chosen" | sed 's/topk=.*/kv_cache_dtype=fp8_ds_mla topk=128/') | query_lens=1,30,9 seq_lens=193,275,70"
+option=mla_sparse.widen=on
+right "16-bit copies of 656-byte rows" FLASHMLA_SPARSE "$packed"
+fault "a row gets the scales of its neighbour" FLASHMLA_SPARSE "$packed" widen_rows_sm80 sparse/widen_rows_sm80.cu \
+    "s/from + i \* p.cache_row + MLA_DS_SCALES_AT/from + (i ^ 1) * p.cache_row + MLA_DS_SCALES_AT/" "WRONG"
+fault "all requests have the first one's pages" FLASHMLA_SPARSE "$packed" widen_rows_sm80 sparse/widen_rows_sm80.cu \
+    "s/block = __ldg(c->block_table + (p.first_request + request)/block = __ldg(c->block_table + (p.first_request + 0)/" "WRONG"
+option=
 fault "rows of cp.async are not waited for" FLASHMLA_SPARSE "$chosen" sparse_attend_sm90_bf16 \
     sparse/sparse_attend_sm90_math.cuh "s/mbar_sleep(sm.full(buffer, 1), phase);//" "model:"
 tap_done

@@ -22,7 +22,7 @@ int32_t mla_slice_tokens(int32_t num_heads, int32_t max_tokens) {
 int mla_plan_capacity(mla_plan_limits *l, const mla_plan_input *in) {
     int64_t rows = (int64_t)l->max_tokens * in->num_heads,
             slice_rows = (int64_t)in->slice_tokens * in->num_heads;
-    l->max_slices = cdiv(l->max_tokens, in->slice_tokens);
+    l->max_slices = cdiv(l->max_tokens, in->slice_tokens) + (in->border > 0);
     int64_t segments = in->topk ? l->max_tokens : (int64_t)l->max_seqs + l->max_slices;
     int64_t in_slice = in->topk ? in->slice_tokens : min32(l->max_seqs, in->slice_tokens);
     int64_t slots = 2 * (int64_t)in->slots;
@@ -128,17 +128,21 @@ enum { ITEM_COST = 2, LEAST_PIECE = 2, CUT_COST = 4, CUT_ROWS = 1024, NARROW_ROW
 /* The same over selected tokens, whose key tiles take longer, and how many tiles for each part are so many
  * that the last round of whole ones is no matter. */
 enum { SPARSE_CUT_COST = 3, SPARSE_CUT_ROWS = 3072, SPARSE_ROUNDS = 16 };
+/* And what an item costs beside its keys where lists differ in length, so that the number of items tells.
+ * Short lists are cut down to single key tiles. */
+enum { SPARSE_ITEM_COST = 5 };
 
 /* A request's tiles are dealt out side by side where each request has as many, to as many shares of the
  * parts, so that they meet its keys at the same time and all but one find them in the L2: at most SIDES of
  * them, and unless more than one part in LOST would have no share. */
 enum { SIDES = 8, LOST = 32 };
 
-/* Tiles for the trials; k_begin is the number of key tiles, the cost of each is that and ITEM_COST. */
+/* Tiles for the trials; k_begin is the number of key tiles, the cost of each is that and item_cost. */
 typedef struct tile_list {
     const mla_item *tiles; /* [sides][count], the first tile of each request, then the second of each .. */
     int32_t count, sides;
-    int32_t parts;         /* of a side */
+    int32_t parts; /* of a side */
+    int32_t item_cost, least_piece;
     int64_t work, longest; /* sum and maximum of the costs of the last side, which has the longest tiles */
 } tile_list;
 
@@ -156,6 +160,24 @@ static int32_t equal_sides(const mla_plan_input *in, const mla_item *tiles, int3
     return sides;
 }
 
+/* Key tiles of a tile. A list of selected tokens names no more than its token sees: those of a prompt's first
+ * tokens are short. */
+static int32_t key_tiles(const mla_plan_input *in, const mla_item *it) {
+    int64_t keys = it->k_end;
+    if (in->topk && !in->is_bound) {
+        const int64_t seen = in->is_full ? it->base : (int64_t)it->base + it->first_row / in->num_heads + 1;
+        if (seen < keys) keys = seen;
+    }
+    return cdiv(keys, MLA_TILE_KEYS);
+}
+
+/* Where key tile `at` of so many begins among the keys, or the positions of a list, of which tiles have equal
+ * shares. */
+static int32_t key_of_tile(const mla_plan_input *in, int32_t at, int32_t tiles, int32_t keys) {
+    if (at >= tiles) return keys;
+    return in->topk ? (int32_t)((int64_t)at * keys / tiles) : at * MLA_TILE_KEYS;
+}
+
 /* They are at the end of the array of items, where this slice's items cannot reach those that are still to
  * be read: each of them becomes an item at least. Returns 0, or -1 where there is no room. */
 static int list_tiles(const mla_plan_input *in, const tile_walk start, const plan_lists *out,
@@ -166,20 +188,24 @@ static int list_tiles(const mla_plan_input *in, const tile_walk start, const pla
     int32_t n = 0;
     for (; next_tile(in, &w, &it); n++) {
         if (n >= room) return -1;
-        it.k_begin = cdiv(it.k_end, MLA_TILE_KEYS);
+        it.k_begin = key_tiles(in, &it);
         first[n] = it;
     }
     const int32_t sides = equal_sides(in, first, n);
     mla_item *tiles = first + (room - n);
-    *list = (tile_list){tiles, n / sides, sides, in->parts / sides, 0, 0};
+    *list = (tile_list){tiles, n / sides, sides, in->parts / sides, ITEM_COST, LEAST_PIECE, 0, 0};
     if (sides == 1) memmove(tiles, first, (size_t)n * sizeof *first);
     w = start;
     for (int32_t i = 0; sides > 1 && next_tile(in, &w, &it); i++) {
-        it.k_begin = cdiv(it.k_end, MLA_TILE_KEYS);
+        it.k_begin = key_tiles(in, &it);
         tiles[i % sides * list->count + i / sides] = it;
     }
+    for (int32_t i = 0; in->topk && i < n; i++) {
+        if (tiles[i].k_begin != tiles[0].k_begin) list->item_cost = SPARSE_ITEM_COST;
+        if (tiles[i].k_begin < cdiv(tiles[i].k_end, MLA_TILE_KEYS)) list->least_piece = 1;
+    }
     for (int32_t i = n - list->count; i < n; i++) {
-        const int64_t cost = tiles[i].k_begin + ITEM_COST;
+        const int64_t cost = tiles[i].k_begin + list->item_cost;
         list->work += cost;
         list->longest = cost > list->longest ? cost : list->longest;
     }
@@ -206,15 +232,15 @@ static int deal_side(const mla_plan_input *in, const tile_list *list, int32_t si
         const mla_item *tile = &list->tiles[side * list->count + i];
         const int32_t tiles = tile->k_begin, rows = tile->num_rows, keys = tile->k_end;
         int32_t at = 0;
-        if (!out && tiles + ITEM_COST <= left) { /* as below; most tiles of a trial take this way */
-            left -= tiles + ITEM_COST;
+        if (!out && tiles + list->item_cost <= left) { /* as below; most tiles of a trial take this way */
+            left -= tiles + list->item_cost;
             continue;
         }
         do {
             int32_t take = tiles - at;
-            if (take > left - ITEM_COST) {
-                take = cut ? (int32_t)(left - ITEM_COST) : take;
-                if (cut ? take < LEAST_PIECE : left < budget) { /* this part is full */
+            if (take > left - list->item_cost) {
+                take = cut ? (int32_t)(left - list->item_cost) : take;
+                if (cut ? take < list->least_piece : left < budget) { /* this part is full */
                     least_left = left < least_left ? left : least_left;
                     part++, left = budget;
                     if (out) {
@@ -225,11 +251,11 @@ static int deal_side(const mla_plan_input *in, const tile_list *list, int32_t si
                 }
             }
             if (out && (out->items + out->num_items > tile ||
-                        add_piece(out, tile, at * MLA_TILE_KEYS,
-                                  min32((int64_t)(at + take) * MLA_TILE_KEYS, keys), keys)))
+                        add_piece(out, tile, at > 0 ? key_of_tile(in, at, tiles, keys) : 0,
+                                  key_of_tile(in, at + take, tiles, keys), keys)))
                 return -1;
             if (take < tiles) d->cut_rows += !in->topk && rows <= NARROW_ROWS ? 2 * rows : rows;
-            at += take, left -= take + ITEM_COST;
+            at += take, left -= take + list->item_cost;
         } while (at < tiles);
     }
     if (out)
@@ -271,7 +297,7 @@ static int fits(const mla_plan_input *in, const tile_list *list, int64_t budget,
 static int64_t least_budget(const mla_plan_input *in, const tile_list *list, int cut, int64_t high) {
     int64_t low = cdiv(list->work, list->parts), step = 1;
     if (!cut && low < list->longest) low = list->longest;
-    if (low < ITEM_COST + LEAST_PIECE) low = ITEM_COST + LEAST_PIECE;
+    if (low < list->item_cost + list->least_piece) low = list->item_cost + list->least_piece;
     if (high < low)
         for (high = low; !fits(in, list, high, cut); step *= 2)
             low = high + 1, high += step;
@@ -315,14 +341,14 @@ static int list_parts(const mla_plan_input *in, tile_walk w, plan_lists *out) {
 
 int mla_plan_build(const mla_plan_input *in, const mla_plan_limits *limits, mla_slice *slices,
                    mla_item *items, mla_split *splits, int32_t *parts) {
-    const int64_t rows = (int64_t)in->q_start[in->num_reqs] * in->num_heads;
-    const int64_t slice_rows = (int64_t)in->slice_tokens * in->num_heads;
+    const int32_t tokens = in->q_start[in->num_reqs], heads = in->num_heads;
+    const int64_t rows = (int64_t)tokens * heads;
     plan_lists out = {limits, items, splits, parts, 0, 0, 0};
     tile_walk w = {0, 0, 0};
     int32_t n = 0;
     for (; w.row < rows; n++, w.row = w.end) {
-        w.end = w.row + slice_rows < rows ? w.row + slice_rows : rows;
-        while ((int64_t)in->q_start[w.request + 1] * in->num_heads <= w.row)
+        w.end = (int64_t)mla_slice_end(in, (int32_t)(w.row / heads), tokens) * heads;
+        while ((int64_t)in->q_start[w.request + 1] * heads <= w.row)
             w.request++;
         if (n >= limits->max_slices) return -1;
         slices[n] = (mla_slice){out.num_items, 0, out.num_splits, 0, 0};

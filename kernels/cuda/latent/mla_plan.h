@@ -16,15 +16,17 @@ typedef struct mla_plan_input {
     const int32_t *q_start, *seq_lens; /* [num_reqs + 1], [num_reqs] */
     int32_t num_reqs;
     int32_t num_heads;
-    int32_t topk;      /* sparse: keys of every token; 0: dense */
-    int32_t is_full;   /* dense: tokens see all keys of their request; 0: those up to their own */
-    int32_t slots;     /* CTAs (or clusters) that run at once; 0: never cut keys */
-    int32_t tile_rows; /* rows of a tile: a multiple of 32 */
-    int32_t parts;     /* persistent kernels: CTAs or clusters of the launch; 0: one CTA an item */
+    int32_t topk;         /* sparse: keys of every token; 0: dense */
+    int32_t is_full;      /* dense: tokens see all keys of their request; 0: those up to their own */
+    int32_t slots;        /* CTAs (or clusters) that run at once; 0: never cut keys */
+    int32_t tile_rows;    /* rows of a tile: a multiple of 32 */
+    int32_t parts;        /* persistent kernels: CTAs or clusters of the launch; 0: one CTA an item */
     int32_t slice_tokens; /* with is_bound: at least all tokens */
     /* The lengths are bounds of the device's (mla_live.cuh): tiles have all keys of their request, and
      * rows count from its first. */
     int32_t is_bound;
+    int32_t
+        border; /* > 0: no slice has tokens before this one and behind; for capacities: there may be one */
 } mla_plan_input;
 
 typedef struct mla_plan_limits {
@@ -33,6 +35,11 @@ typedef struct mla_plan_limits {
     int32_t max_slice_items; /* largest launch of one slice */
 } mla_plan_limits;
 
+/* Where the slice ends that begins with `token`, of so many. */
+static inline int32_t mla_slice_end(const mla_plan_input *in, int32_t token, int32_t tokens) {
+    const int32_t end = tokens - token > in->slice_tokens ? token + in->slice_tokens : tokens;
+    return token < in->border && in->border < end ? in->border : end;
+}
 /* Tokens of a slice: about 2^17 rows, so that the workspace stays near 128 MiB. */
 int32_t mla_slice_tokens(int32_t num_heads, int32_t max_tokens);
 /* Fills the capacities from max_seqs, max_tokens and the parts of `in` that are not the batch. Returns 0, or

@@ -9,8 +9,9 @@
 static int find(attn_instance_t *in, const attn_device_t *device, const attn_option_value_t *options,
                 uint32_t num_options, attn_error_t *error) {
     gpu_device d;
-    in->prefill_choice =
-        num_options > MLA_OPTION_PREFILL ? (int)options[MLA_OPTION_PREFILL].i : MLA_PREFILL_AUTO;
+    in->prefill_choice = in->backend->prefill != NULL && num_options > MLA_OPTION_PREFILL
+                             ? (int)options[MLA_OPTION_PREFILL].i
+                             : MLA_PREFILL_AUTO;
     in->portable = num_options > MLA_OPTION_ARCH && options[MLA_OPTION_ARCH].i == 1;
     int status = gpu_find_device(device, in->backend->name, &d, error);
     if (status != ATTN_OK) return status;

@@ -43,10 +43,12 @@ int mla_merge_pieces(const attn_instance_t *in, const mla_attend_params *params,
 }
 
 int mla_load_kernel(attn_instance_t *in) {
-    const mla_attend_params prepare = {
+    mla_attend_params prepare = {
         .latent_rank = in->latent, .stages = in->stages, .dtype = in->dtype, .cache_kind = in->cache_kind};
-    return in->config.kernel == MLA_KERNEL_SM90
-               ? in->backend->kernels->decode->load(&in->encode_tiled, in->dtype, in->cache_kind,
-                                                    in->config.ctas)
-               : mla_attend(in, &prepare, 0, NULL);
+    if (in->config.kernel == MLA_KERNEL_SM90)
+        return in->backend->kernels->decode->load(&in->encode_tiled, in->dtype, in->cache_kind,
+                                                  in->config.ctas);
+    const int e = mla_attend(in, &prepare, 0, NULL);
+    prepare.cache_kind = MLA_CACHE_16; /* that of a copy */
+    return e || in->widen_pages == 0 ? e : mla_attend(in, &prepare, 0, NULL);
 }

@@ -152,10 +152,13 @@ static int launch(const attn_instance_t *in, const attn_forward_t *a, const attn
     const mla_launch_size *sizes = (const mla_launch_size *)(const void *)(h + 1);
     char *rope = (char *)s->workspace + in->rope_at;
     mla_attend_params p = attend_params(in, a, s);
-    int e = 0;
-    for (int32_t i = 0; i < h->num_slices && !e; i++) {
-        int32_t token0 = i * in->plan.slice_tokens, tokens = h->num_absorbed - token0;
-        tokens = tokens < in->plan.slice_tokens ? tokens : in->plan.slice_tokens;
+    mla_plan_input plan = in->plan;
+    const int copies = h->widened.num_pages > 0;
+    plan.border = copies ? h->widened.first_token : 0;
+    int e = copies ? in->backend->widen->copy(in, &p, s, &h->widened, stream) : 0;
+    for (int32_t i = 0, token0 = 0, tokens; i < h->num_slices && !e; i++, token0 += tokens) {
+        tokens = mla_slice_end(&plan, token0, h->num_absorbed) - token0;
+        if (copies && token0 >= h->widened.first_token) in->backend->widen->use(in, s, &h->widened, &p);
         e = in->projects ? absorb(in, a, s, token0, tokens, &p, stream)
                          : mla_latent_begin(in, a, s, token0, tokens, &p, stream);
         /* lists are read while the absorption ends, so what wrote them must have ended before it: a kernel of

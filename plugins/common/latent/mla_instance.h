@@ -11,6 +11,7 @@
 #include "kernels/cuda/latent/mla_config.h"
 #include "kernels/cuda/latent/mla_launch.h"
 #include "kernels/cuda/latent/mla_plan.h"
+#include "kernels/cuda/sparse/widen_rows.h"
 
 #include <attn/attn_plugin.h>
 #include <attn/attn_plugin_util.h>
@@ -41,6 +42,22 @@ typedef struct mla_prefill_ops {
     int (*forward)(const attn_instance_t *in, const attn_forward_t *args, const attn_space_t *space,
                    const struct mla_prefill_plan *plan, void *stream);
 } mla_prefill_ops;
+
+/* Prompts over 656-byte rows by a 16-bit copy of them, where a plugin has it (plugins/mla_sparse/widen.c). */
+typedef struct mla_widen_ops {
+    /* Sets in->widen_pages and raises the sizes of the buffers where the problem, the kernel and the options
+     * allow. */
+    void (*open)(attn_instance_t *in, const attn_option_value_t *options, uint32_t num_options);
+    /* Chooses the requests, num_pages 0 for none, and writes what the copy reads to the mirror; returns its
+     * bytes, which begin at in->widen_starts_at. */
+    size_t (*build)(const attn_instance_t *in, const attn_batch_t *batch, widened *chosen, char *mirror);
+    /* The copy. A cudaError_t as int. */
+    int (*copy)(const attn_instance_t *in, const mla_attend_params *p, const attn_space_t *space,
+                const widened *chosen, void *stream);
+    /* Makes those parameters those of a slice of the chosen requests. */
+    void (*use)(const attn_instance_t *in, const attn_space_t *space, const widened *chosen,
+                mla_attend_params *p);
+} mla_widen_ops;
 
 /* How the adapter reaches a device: through the CUDA runtime with compiled kernels (mla_cuda), or another
  * way. Launches return codes that `fail` explains. */
@@ -81,6 +98,7 @@ typedef struct mla_backend {
     const mla_kernels *kernels;        /* of mla_cuda */
     const mla_prefill_ops *prefill;    /* NULL: no multi-head form */
     const struct flash_kernels *dense; /* that it attends with */
+    const mla_widen_ops *widen;        /* NULL: no copies */
 } mla_backend;
 
 struct attn_instance {
@@ -108,11 +126,13 @@ struct attn_instance {
     gpu_metadata metadata;
     /* byte offsets in metadata and in its host mirror, after mla_counts at 0 */
     size_t slices_at, parts_at, items_at, splits_at;
-    size_t part_out_at, part_lse_at; /* latents at 0 */
-    size_t lists_at;                 /* in the workspace: packed lists of the kernel over selected tokens */
-    size_t rope_at;                  /* in the workspace: the rope of fp8 queries */
-    size_t output_at;                /* in the workspace: the 16-bit result of quantised outputs */
-    size_t prefill_plan_bytes;       /* in the host buffer */
+    size_t part_out_at, part_lse_at;   /* latents at 0 */
+    size_t lists_at;                   /* in the workspace: packed lists of the kernel over selected tokens */
+    size_t rope_at;                    /* in the workspace: the rope of fp8 queries */
+    size_t output_at;                  /* in the workspace: the 16-bit result of quantised outputs */
+    size_t prefill_plan_bytes;         /* in the host buffer */
+    int32_t widen_pages, widen_always; /* pages that a 16-bit copy has room for, 0: there is none */
+    size_t widen_starts_at, widen_at;  /* in the metadata; in the workspace */
     uint64_t weight_bytes;
 };
 
@@ -122,6 +142,7 @@ typedef struct mla_host_header {
     gpu_header head;
     int32_t num_slices;
     int32_t num_absorbed; /* tokens of the absorbed form, the first of the batch */
+    widened widened;      /* requests that attend to a 16-bit copy of their rows */
 } mla_host_header;
 typedef struct mla_launch_size {
     int32_t items, splits;
@@ -140,17 +161,21 @@ static inline size_t mla_mirror_at(const attn_instance_t *in) {
     return mla_round_up(mla_prefill_plan_at(in) + in->prefill_plan_bytes, 256);
 }
 
-/* The options of both plugins, then those of mla alone. */
+/* The options of both plugins, then that of mla alone and that of mla_sparse alone. */
 enum {
     MLA_OPTION_ARCH,
     MLA_OPTION_PROJECTIONS,
     MLA_NUM_OPTIONS,
     MLA_OPTION_PREFILL = MLA_NUM_OPTIONS,
-    MLA_NUM_DENSE_OPTIONS
+    MLA_NUM_DENSE_OPTIONS,
+    MLA_OPTION_WIDEN = MLA_NUM_OPTIONS,
+    MLA_NUM_SPARSE_OPTIONS
 };
 enum mla_projections { MLA_PROJECTIONS_AUTO = 0, MLA_PROJECTIONS_CUBLAS = 1, MLA_PROJECTIONS_OWN = 2 };
 enum mla_prefill_choice { MLA_PREFILL_AUTO = 0, MLA_PREFILL_ABSORBED = 1, MLA_PREFILL_PROJECTED = 2 };
+enum mla_widen_choice { MLA_WIDEN_AUTO = 0, MLA_WIDEN_ON = 1, MLA_WIDEN_OFF = 2 };
 extern const attn_option_spec_t mla_options[MLA_NUM_DENSE_OPTIONS];
+extern const attn_option_spec_t mla_sparse_options[MLA_NUM_SPARSE_OPTIONS];
 
 int mla_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 /* What every backend of latent attention refuses, beside its own limits of rank, rope and device. */

@@ -65,6 +65,11 @@ int mla_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
         border = in->backend->prefill->build(
             in, &b, (struct mla_prefill_plan *)(void *)((char *)s.host + mla_prefill_plan_at(in)), mirror);
     plan.num_reqs = border.first_request, counts.num_tokens = border.first_token;
+    size_t widen_bytes = 0;
+    h->widened = (widened){0, 0, 0, 0, 0};
+    if (in->widen_pages > 0 && !(b.flags & ATTN_BATCH_CAPTURE)) /* a copy is part of the launch */
+        widen_bytes = in->backend->widen->build(in, &b, &h->widened, mirror);
+    plan.border = h->widened.num_pages > 0 ? h->widened.first_token : 0;
     mla_slice *slices = (mla_slice *)(void *)(mirror + in->slices_at);
     /* a slice that a captured forward launches and this batch lacks must be empty, not old */
     memset(slices, 0, in->items_at - in->slices_at);
@@ -76,6 +81,11 @@ int mla_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
                          "the work lists of this batch exceed their capacity");
     counts.num_slices = n;
     memcpy(mirror, &counts, sizeof counts);
+    mla_item *items = (mla_item *)(void *)(mirror + in->items_at);
+    for (int32_t i = 0; h->widened.num_pages > 0 && i < slices[n - 1].first_item + slices[n - 1].num_items;
+         i++)
+        if (items[i].first_row >= h->widened.first_token * in->heads) /* their table begins with the first */
+            items[i].request -= h->widened.first_request;
     size_t used = in->items_at;
     for (int i = 0; i < n; i++) {
         launches[i] = b.flags & ATTN_BATCH_CAPTURE
@@ -87,6 +97,8 @@ int mla_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
     status = gpu_send(in, &in->metadata, &s, used, stream, error);
     if (status == ATTN_OK)
         status = gpu_send_part(in, &in->metadata, &s, in->prefill_at, border.used, stream, error);
+    if (status == ATTN_OK)
+        status = gpu_send_part(in, &in->metadata, &s, in->widen_starts_at, widen_bytes, stream, error);
     if (status == ATTN_OK) gpu_finish_build(&in->metadata, &b, &s);
     return status;
 }

@@ -20,6 +20,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
     in->plan.is_bound = (p->features & ATTN_F_DEVICE_LENGTHS) != 0;
     in->plan.slice_tokens = in->plan.is_bound ? in->limits.max_tokens /* rows move, and stay in their slice */
                                               : mla_slice_tokens(in->heads, in->limits.max_tokens);
+    in->plan.border = in->backend->widen != NULL;
     if (mla_plan_capacity(&in->limits, &in->plan))
         return attn_fail(error, ATTN_E_UNSUPPORTED, "max_num_batched_tokens",
                          "%d tokens of %d heads are more rows than 31 bits count", in->limits.max_tokens,
@@ -90,6 +91,7 @@ int mla_open(const mla_backend *backend, const attn_problem_t *problem, const at
     if (status == ATTN_OK) status = configure(in, error);
     if (status == ATTN_OK && backend->prefill != NULL && in->projects && !in->plan.is_bound)
         status = backend->prefill->open(in, host, &dev, error);
+    if (status == ATTN_OK && backend->widen != NULL) backend->widen->open(in, options, num_options);
     in->metadata.magic = MLA_MAGIC, in->metadata.copy = backend->device->copy;
     in->metadata.mirror_at = mla_mirror_at(in); /* behind the plan of the multi-head form */
     if (status == ATTN_OK && mla_output_is_quantised(in)) {

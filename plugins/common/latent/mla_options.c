@@ -3,16 +3,17 @@
 #include "../descriptor.h"
 #include "mla_instance.h"
 
+#define OPTION_PROJECTIONS                                                                                   \
+    {                                                                                                        \
+        .struct_size = sizeof(attn_option_spec_t), .type = ATTN_OPTION_ENUM, .name = "projections",          \
+        .doc = "who multiplies by kv_b_proj: auto takes cuBLAS where its library is found, cublas insists "  \
+               "on it, own takes the plugin's kernel",                                                       \
+        .default_value = "auto", .choices = "auto cublas own"                                                \
+    }
+
 const attn_option_spec_t mla_options[MLA_NUM_DENSE_OPTIONS] = {
     [MLA_OPTION_ARCH] = OPTION_ARCH,
-    [MLA_OPTION_PROJECTIONS] = {.struct_size = sizeof(attn_option_spec_t),
-                                .type = ATTN_OPTION_ENUM,
-                                .name = "projections",
-                                .doc = "who multiplies by kv_b_proj: auto takes cuBLAS where its library is "
-                                       "found, cublas insists on it, own "
-                                       "takes the plugin's kernel",
-                                .default_value = "auto",
-                                .choices = "auto cublas own"},
+    [MLA_OPTION_PROJECTIONS] = OPTION_PROJECTIONS,
     [MLA_OPTION_PREFILL] =
         {.struct_size = sizeof(attn_option_spec_t),
          .type = ATTN_OPTION_ENUM,
@@ -21,4 +22,16 @@ const attn_option_spec_t mla_options[MLA_NUM_DENSE_OPTIONS] = {
                 "context up, projected does so from the first request with several query tokens on",
          .default_value = "auto",
          .choices = "auto absorbed projected"},
+};
+const attn_option_spec_t mla_sparse_options[MLA_NUM_SPARSE_OPTIONS] = {
+    [MLA_OPTION_ARCH] = OPTION_ARCH,
+    [MLA_OPTION_PROJECTIONS] = OPTION_PROJECTIONS,
+    [MLA_OPTION_WIDEN] = {.struct_size = sizeof(attn_option_spec_t),
+                          .type = ATTN_OPTION_ENUM,
+                          .name = "widen",
+                          .doc =
+                              "prompts over 656-byte rows by a 16-bit copy of them in the workspace: auto "
+                              "where that is faster, on wherever there is room, off never, without the room",
+                          .default_value = "auto",
+                          .choices = "auto on off"},
 };

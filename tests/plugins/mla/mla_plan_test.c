@@ -40,13 +40,17 @@ static const char *check_plan(const batch_t *b, mla_plan_input in, mla_plan_limi
         for (int i = slices[s].first_split; i < slices[s].first_split + slices[s].num_splits; i++)
             splits[i].first_row += b->q_start[splits[i].request] * in.num_heads;
     }
-    for (int s = 0; s < n && !wrong; s++) {
+    for (int s = 0, token = 0; s < n && !wrong; s++) {
         memset(slot_used, 0, (size_t)l.max_slots + 1);
         int32_t most = in.slots ? 0 : in.tile_rows;
         for (int i = slices[s].first_item; i < slices[s].first_item + slices[s].num_items; i++)
             most = items[i].num_rows > most ? items[i].num_rows : most;
         if (slices[s].most_rows != most) wrong = "the largest tile of a slice";
-        int32_t low = s * in.slice_tokens * in.num_heads, high = low + in.slice_tokens * in.num_heads;
+        const int32_t end = mla_slice_end(&in, token, b->q_start[b->num_reqs]);
+        const int32_t low = token * in.num_heads, high = end * in.num_heads;
+        if (end - token > in.slice_tokens || (token < in.border && end > in.border))
+            wrong = "a slice is longer than it may be";
+        token = end;
         if (slices[s].first_item != next_item || slices[s].first_split != next_split)
             wrong = "slices do not follow each other";
         if (slices[s].num_items > l.max_slice_items) wrong = "a slice is larger than its launch";
@@ -123,7 +127,10 @@ static void random_batches(uint64_t seed) {
         if (tap_rand_in(&seed, 0, 1)) in.parts = in.slots ? in.slots : 66;
         in.slice_tokens = (int32_t)tap_rand_in(&seed, 1, l.max_tokens);
         in.is_bound = !in.topk && tap_rand_in(&seed, 0, 2) == 0;
-        if (in.is_bound) in.slice_tokens = l.max_tokens;
+        if (in.is_bound)
+            in.slice_tokens = l.max_tokens;
+        else if (tap_rand_in(&seed, 0, 1))
+            in.border = (int32_t)tap_rand_in(&seed, 1, l.max_tokens);
         const char *wrong = check_plan(&b, in, l, &cut);
         if (wrong && bad++ < 5)
             diag("batch %d: %s (%d requests, %d tokens, %d heads, %d slots, %d parts, topk %d, slices of %d)",
@@ -132,6 +139,60 @@ static void random_batches(uint64_t seed) {
     }
     ok(bad == 0, "3000 random batches: each row meets each of its keys once (%d wrong)", bad);
     ok(cut > 1000, "keys were cut in %d tiles", cut);
+}
+
+/* Lists of a prompt's first tokens are short, and parts have equal work all the same. */
+static void short_lists(void) {
+    static const struct {
+        const char *what;
+        int32_t heads, requests, tokens, keys;
+    } cases[] = {{"a prompt", 16, 1, 2048, 2048},
+                 {"short prompts", 16, 40, 50, 50},
+                 {"a chunk", 64, 1, 1000, 1500},
+                 {"of 128 heads", 128, 1, 1000, 1000},
+                 {"lists that are full", 16, 1, 700, 5000},
+                 {"decodes of all lengths", 16, 40, 1, 0}};
+    enum { TOPK = 2048 };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        batch_t b = {.num_reqs = cases[i].requests};
+        for (int r = 0; r < b.num_reqs; r++) {
+            b.q_start[r + 1] = b.q_start[r] + cases[i].tokens;
+            b.seq_lens[r] = cases[i].keys ? cases[i].keys : 100 * (r + 1);
+        }
+        const int ctas = cases[i].heads > 64 ? 2 : 1;
+        mla_plan_input in = {.q_start = b.q_start,
+                             .seq_lens = b.seq_lens,
+                             .num_reqs = b.num_reqs,
+                             .num_heads = cases[i].heads,
+                             .topk = TOPK,
+                             .slots = 132 / ctas,
+                             .parts = 132 / ctas,
+                             .tile_rows = 64 * ctas,
+                             .slice_tokens = 4096};
+        mla_plan_limits l = {.max_seqs = MAX_REQS, .max_tokens = 4096};
+        int32_t parts[133];
+        mla_slice slice[2];
+        if (mla_plan_capacity(&l, &in)) bail_out("no capacity");
+        mla_item *items = calloc((size_t)l.max_items, sizeof *items);
+        mla_split *splits = calloc((size_t)l.max_splits + 1, sizeof *splits);
+        const int n = mla_plan_build(&in, &l, slice, items, splits, parts);
+        double total = 0, most = 0;
+        for (int p = 0; n == 1 && p < in.parts; p++) {
+            double work = 0, cost = cases[i].what[0] == 'l' ? 2 : 5; /* of an item */
+            /* as sparse_turns has it: contiguous where lists are cut, else in turn */
+            const int cut = slice[0].num_splits > 0, step = cut ? 1 : in.parts,
+                      end = cut ? parts[p + 1] : slice[0].num_items;
+            for (int k = cut ? parts[p] : p; k < end; k += step) {
+                const int token = items[k].first_row / in.num_heads;
+                const double seen = items[k].base + token + 1;
+                work += cost + (seen < TOPK ? seen : TOPK) / 64 * (items[k].k_end - items[k].k_begin) / TOPK;
+            }
+            total += work, most = work > most ? work : most;
+        }
+        ok(n == 1 && most <= 1.15 * total / in.parts + 4, "%s: parts of %.1f blocks, %.1f on average",
+           cases[i].what, most, total / in.parts);
+        free(items), free(splits);
+    }
 }
 
 /* The items of a batch that is one slice, NULL if it is not planned; the caller frees them. part: [parts +
@@ -365,6 +426,7 @@ int main(void) {
     tiles_side_by_side();
     sparse_parts();
     kernel_choice();
+    short_lists();
     random_batches(tap_seed());
     return tap_done();
 }
