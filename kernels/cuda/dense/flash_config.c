@@ -97,10 +97,9 @@ static int heads_of_tile(const flash_shape *s, const flash_sm90_class *k) {
     return heads;
 }
 
-/* Keys in the blocks that a tile of a window takes, which begin up to 7 keys before its first one, or up to
- * 15 with copies of 16 keys. */
+/* Keys in the blocks that a tile of a window takes, which begin 8 keys before its first one, on average. */
 static int window_columns(const flash_shape *s, const flash_sm90_class *k) {
-    const int keys = 64 * k->warpgroups / heads_of_tile(s, k) + s->window - 1 + 7;
+    const int keys = 64 * k->warpgroups / heads_of_tile(s, k) + s->window - 1 + 8;
     return s->window > 0 ? (keys + k->block_keys - 1) / k->block_keys * k->block_keys : 0;
 }
 

@@ -130,8 +130,7 @@ static int run_sm90(const flash_params *p, const flash_prefill_more *more, const
         sp.o_boxes = !map_rows(r, &sp.o_map, p->out_dtype, p->out, p->head_size_v, p->q_rows, p->num_q_heads,
                                p->out_token, p->out_head, 16);
     if (paged) {
-        /* short windows begin with their first key, of 8: where of 16, a third block may be needed */
-        int box = !bytes && c->class_index == FLASH_SM90_CLASS_d64short ? 8 : 128;
+        int box = 128;
         while (p->page_size % box || block_keys % box)
             box /= 2;
         sp.box_rows = box;

@@ -87,8 +87,8 @@ static void test_config(void) {
         int window, q_heads, head, keys;
         const char *what;
     } windows[] = {{128, 64, 64, 80, "two blocks of 80 instead of two of 112"},
-                   {130, 64, 64, 80, "160 keys of 24 tokens"},
-                   {131, 64, 64, 112, "three blocks of 80 are more than two of 112"},
+                   {129, 64, 64, 80, "160 keys of 24 tokens"},
+                   {130, 64, 64, 112, "three blocks of 80 are more than two of 112"},
                    {200, 64, 64, 80, "three blocks of 80 instead of three of 112"},
                    {256, 64, 64, 112, "four are a twentieth less than three, which is not enough"},
                    {1024, 64, 64, 112, "a long one"},
