@@ -25,8 +25,7 @@ typedef struct mla_plan_input {
     /* The lengths are bounds of the device's (mla_live.cuh): tiles have all keys of their request, and
      * rows count from its first. */
     int32_t is_bound;
-    int32_t
-        border; /* > 0: no slice has tokens before this one and behind; for capacities: there may be one */
+    int32_t border; /* > 0: a slice ends before this token; for capacities: one may */
 } mla_plan_input;
 
 typedef struct mla_plan_limits {
