@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Attention over caches and queries of 8 bits on a device, to a million keys, whatever the inputs look like:
- * every backend that multiplies or sums such numbers, through the plugin ABI against double
- * (long_context.h). CONTEXT_TEST_PLUGINS: the folder of the plugins; CONTEXT_TEST_ONLY: a text that a row's
- * name must contain; CONTEXT_TEST_KEYS: the most keys; CONTEXT_TEST_HEADS: long_context.h; ATTN_TEST_PART:
- * part.h. */
+ * every backend that multiplies or sums such numbers, through the plugin ABI against double (long_context.h).
+ * CONTEXT_TEST_PLUGINS: the folder of the plugins; CONTEXT_TEST_ONLY: a text that a row's name must contain;
+ * CONTEXT_TEST_KEYS: the most keys; CONTEXT_TEST_HEADS, CONTEXT_TEST_SIZE: heads on one KV head and their
+ * size; ATTN_TEST_PART: part.h. */
 #include "../plugins/long_context.h"
 #include "gpu_memory.h"
 #include "part.h"
@@ -51,6 +51,7 @@ static const context_config_t configs[] = {
     FLASH(KV8, E4M3, 256, "sm80", 1e-2, 2e-3, 0),
     FLASH(KV8, 0, 256, "sm80", 1e-2, 2e-3, 0),
     FLASH(0, 0, 256, "auto", 1e-2, 2e-3, 0),
+    FLASH(0, 0, 24, "auto", 1e-2, 2e-3, 0),
     FLASH(0, 0, 16, "auto", 1e-2, 2e-3, 0),
     FLASH(0, 0, 4, "auto", 1e-2, 2e-3, 0),
     FLASH(0, 0, 1, "auto", 1e-2, 2e-3, 0),
@@ -100,8 +101,8 @@ static void over(uint32_t role, int32_t keys, uint32_t families, int first_only)
         context_config_t bounds = configs[i], *f = &bounds;
         char name[160];
         name_of(f, name, sizeof name);
-        if (f->query_dtype == E4M3 && f->tokens * context_heads() > DECODE_ROWS && f->max_channel == 0 &&
-            strstr(name, "sm80") == NULL && f->role == ATTN_ROLE_DECODER && f->arch != NULL)
+        if (f->query_dtype == E4M3 && f->arch != NULL && !strcmp(f->arch, "auto") &&
+            f->tokens * context_heads() > DECODE_ROWS)
             bounds.max_error = configs[0].max_error, bounds.max_bias = configs[0].max_bias,
             bounds.max_channel = configs[0].max_channel; /* a prompt with so many heads on one */
         if (f->role != role || (only != NULL && strstr(name, only) == NULL) || !part_takes()) continue;

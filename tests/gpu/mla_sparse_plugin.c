@@ -252,8 +252,9 @@ static void copies(void) {
         int64_t wild;
         enum holes holes;
         int32_t lens[6][2];
+        uint32_t family;
     } list[] = {
-        {"prompts", "on", 16, 128, 64, 0, 0, 0, NO_HOLES, {{150, 150}, {20, 300}}},
+        {"prompts", "on", 16, 128, 64, 0, 0, 0, NO_HOLES, {{150, 150}, {20, 300}}, KIT_USUAL},
         {"prompts beside decodes, page 48",
          "on",
          65,
@@ -263,7 +264,8 @@ static void copies(void) {
          0,
          0,
          AT_RANDOM,
-         {{1, 900}, {0, 20}, {30, 333}, {3, 3}}},
+         {{1, 900}, {0, 20}, {30, 333}, {3, 3}},
+         KIT_USUAL},
         {"float16, page 16",
          "on",
          128,
@@ -273,10 +275,11 @@ static void copies(void) {
          0,
          0,
          NO_HOLES,
-         {{2, 900}, {40, 300}, {1, 1}}},
-        {"positions that are not there", "on", 5, 256, 32, 0, 0, 3, NO_HOLES, {{1, 700}, {9, 40}}},
-        {"cut lists", "on", 128, 2048, 64, 0, 0, 7, AT_START, {{1, 3000}, {2, 2500}}},
-        {"several slices", "on", 1024, 128, 64, 0, 0, 0, TOKENS_DIFFER, {{1, 300}, {140, 200}}},
+         {{2, 900}, {40, 300}, {1, 1}},
+         KIT_USUAL},
+        {"positions that are not there", "on", 5, 256, 32, 0, 0, 3, NO_HOLES, {{1, 700}, {9, 40}}, KIT_USUAL},
+        {"cut lists", "on", 128, 2048, 64, 0, 0, 7, AT_START, {{1, 3000}, {2, 2500}}, KIT_CHANNEL},
+        {"several slices", "on", 1024, 128, 64, 0, 0, 0, TOKENS_DIFFER, {{1, 300}, {140, 200}}, KIT_USUAL},
         {"a slice ends where the copies begin",
          "auto",
          128,
@@ -286,7 +289,8 @@ static void copies(void) {
          0,
          0,
          AT_RANDOM,
-         {{1, 3000}, {2, 2800}, {220, 300}}},
+         {{1, 3000}, {2, 2800}, {300, 400}},
+         KIT_USUAL},
         {"e4m3 output",
          "on",
          64,
@@ -296,9 +300,14 @@ static void copies(void) {
          ATTN_F_OUT_FP8_STATIC,
          0,
          NO_HOLES,
-         {{1, 500}, {60, 120}}},
-        {"131072 keys", "on", 64, 2048, 64, 0, 0, 0, AT_RANDOM, {{3, 131072}}},
-        {"131072 keys in pages of 16", "on", 64, 2048, 16, 0, 0, 0, AT_END, {{2, 131072}}},
+         {{1, 500}, {60, 120}},
+         KIT_USUAL},
+        {"131072 keys, constant", "on", 64, 2048, 64, 0, 0, 0, AT_RANDOM, {{3, 131072}}, KIT_CONSTANT},
+        {"131072 keys, large_mean", "on", 64, 2048, 64, 0, 0, 0, NO_HOLES, {{3, 131072}}, KIT_LARGE_MEAN},
+        {"131072 keys, uniform", "on", 64, 2048, 16, 0, 0, 0, AT_RANDOM, {{3, 131072}}, KIT_UNIFORM},
+        {"131072 keys, needle", "on", 64, 2048, 64, 0, 0, 0, NO_HOLES, {{3, 131072}}, KIT_NEEDLE},
+        {"131072 keys, channel", "on", 64, 2048, 64, 0, 0, 0, AT_RANDOM, {{3, 131072}}, KIT_CHANNEL},
+        {"131072 keys, ends", "on", 64, 2048, 16, 0, 0, 0, AT_END, {{3, 131072}}, KIT_ENDS},
     };
     for (size_t i = 0; i < sizeof list / sizeof list[0]; i++) {
         if (!part_takes()) continue;
@@ -309,7 +318,7 @@ static void copies(void) {
         c.problem.block_size = list[i].page, c.problem.features = ATTN_F_LSE | list[i].feature;
         c.problem.out_dtype = list[i].feature ? ATTN_DTYPE_FP8_E4M3 : 0;
         c.problem.kv_cache_dtype = ATTN_KV_FP8_DS_MLA, c.problem.max_model_len = 131072;
-        c.family = list[i].topk == 2048 ? KIT_CHANNEL : KIT_USUAL;
+        c.family = list[i].family;
         for (int r = 0; r < 6 && list[i].lens[r][1] > 0; r++)
             kit_case_add(&c, list[i].lens[r][0], list[i].lens[r][1]);
         kit_inputs_t *in = kit_inputs_make(&c);

@@ -39,9 +39,13 @@ typedef struct context_error {
     double max, rms, bias, lse;
 } context_error_t;
 
+static uint32_t context_number(const char *name, uint32_t usual) {
+    const char *text = getenv(name);
+    return text != NULL ? (uint32_t)atoi(text) : usual;
+}
+
 static uint32_t context_heads(void) { /* on one KV head */
-    const char *heads = getenv("CONTEXT_TEST_HEADS");
-    return heads != NULL ? (uint32_t)atoi(heads) : 4;
+    return context_number("CONTEXT_TEST_HEADS", 4);
 }
 
 static void context_case(kit_case_t *c, uint32_t role, uint32_t tokens, int32_t keys) {
@@ -50,8 +54,8 @@ static void context_case(kit_case_t *c, uint32_t role, uint32_t tokens, int32_t 
     if (role == ATTN_ROLE_MLA)
         kit_case_set_mla(c, 16, 512, 64, 128, 128, 0);
     else
-        p->num_heads = context_heads(), p->num_kv_heads = 1, p->head_size = 128,
-        p->scale = 0.08838834764831845;
+        p->num_heads = context_heads(), p->num_kv_heads = 1,
+        p->head_size = context_number("CONTEXT_TEST_SIZE", 128), p->scale = 1 / sqrt(p->head_size);
     p->dtype = ATTN_DTYPE_BFLOAT16;
     p->max_num_seqs = 1, p->max_model_len = (uint32_t)keys;
     p->max_num_batched_tokens = tokens + 8;

@@ -5,75 +5,16 @@
 #include "base/describe.h"
 #include "cmd/problem_args.h"
 #include "base/term.h"
+#include "run/run_options.h"
 
 #include <attn/draft/attn_compile.h>
 #include <stdlib.h>
-
-enum { MAX_OPTIONS = 32 };
-
-/* The plugin that a backend comes from, with its name as options of the configuration say it. */
-static int find_plugin(const attn_context_t *context, const attn_backend_t *backend,
-                       attn_plugin_info_t *info) {
-    for (uint32_t i = 0;; i++) {
-        memset(info, 0, sizeof *info);
-        info->struct_size = sizeof *info;
-        if (attn_context_plugin(context, i, info) != ATTN_OK) return -1;
-        for (uint32_t b = 0; info->plugin != NULL && b < info->plugin->num_backends; b++)
-            if (info->plugin->backends[b] == backend) return 0;
-    }
-}
-
-static const char *configured(const attn_context_t *context, const char *section, const char *key) {
-    attn_config_value_t value = {.struct_size = sizeof value};
-    for (uint32_t i = 0; attn_context_config(context, i, &value) == ATTN_OK; i++)
-        if (strcmp(value.section, section) == 0 && strcmp(value.key, key) == 0) return value.value;
-    return NULL;
-}
-
-static int64_t choice_index(const char *choices, const char *word) {
-    int64_t index = 0;
-    for (const char *at = choices; at != NULL && *at != '\0'; index++) {
-        size_t n = strcspn(at, " ");
-        if (strlen(word) == n && strncmp(at, word, n) == 0) return index;
-        at += n + (at[n] == ' ');
-    }
-    return 0;
-}
-
-/* The option values as open would get them; the context has checked their text. */
-static uint32_t collect_options(const attn_context_t *context, const attn_plugin_info_t *info,
-                                const char *cache_dir, attn_option_value_t values[MAX_OPTIONS]) {
-    const attn_plugin_t *plugin = info->plugin;
-    char section[96];
-    uint32_t count = plugin->num_options < MAX_OPTIONS ? plugin->num_options : MAX_OPTIONS;
-    snprintf(section, sizeof section, "option %s", info->name);
-    for (uint32_t i = 0; i < count; i++) {
-        const attn_option_spec_t *spec =
-            (const attn_option_spec_t *)(const void *)((const char *)plugin->options +
-                                                       (size_t)i * plugin->options[0].struct_size);
-        const char *text = configured(context, section, spec->name);
-        if (text == NULL) text = spec->default_value;
-        if (cache_dir != NULL && strcmp(spec->name, "cache_dir") == 0) text = cache_dir;
-        attn_option_value_t *v = &values[i];
-        memset(v, 0, sizeof *v);
-        v->struct_size = sizeof *v;
-        v->type = spec->type;
-        v->name = spec->name;
-        v->s = text;
-        if (spec->type == ATTN_OPTION_INT) v->i = strtoll(text, NULL, 0);
-        if (spec->type == ATTN_OPTION_BOOL)
-            v->i = strcmp(text, "yes") == 0 || strcmp(text, "true") == 0 || *text == '1';
-        if (spec->type == ATTN_OPTION_DOUBLE) v->d = strtod(text, NULL);
-        if (spec->type == ATTN_OPTION_ENUM) v->i = choice_index(spec->choices, text);
-    }
-    return count;
-}
 
 typedef struct job {
     const attn_backend_t *backend;
     const attn_compile_extension_t *extension;
     const attn_device_t *device;
-    attn_option_value_t options[MAX_OPTIONS];
+    attn_option_value_t options[RUN_MOST_OPTIONS];
     uint32_t num_options;
     int json;
 } job_t;
@@ -124,18 +65,21 @@ static int prepare(const attn_context_t *context, const char *name, const char *
     if (job->backend == NULL) return tool_library_error("--backend", ATTN_E_NOT_FOUND, &error);
     if (ATTN_HAS_OP(job->backend->ops, get_extension))
         job->extension = job->backend->ops->get_extension(NULL, ATTN_COMPILE_EXTENSION);
-    if (job->extension == NULL || find_plugin(context, job->backend, &info) != 0) {
+    if (job->extension == NULL || run_plugin_of(context, job->backend, &info) != 0) {
         tool_error("%s compiles nothing at run time; its kernels are compiled into it", job->backend->name);
         return TOOL_NO;
     }
-    job->num_options = collect_options(context, &info, cache_dir, job->options);
-    for (uint32_t i = 0; i < job->num_options; i++)
-        if (strcmp(job->options[i].name, "cache_dir") == 0 && job->options[i].s[0] == '\0') {
+    job->num_options = run_options_of(context, &info, job->options);
+    for (uint32_t i = 0; i < job->num_options; i++) {
+        if (strcmp(job->options[i].name, "cache_dir") != 0) continue;
+        if (cache_dir != NULL) job->options[i].s = cache_dir;
+        if (job->options[i].s[0] == '\0') {
             tool_error(
                 "no folder to keep the kernels in; give --cache-dir DIR, or set cache_dir in [option %s]",
                 info.name);
             return TOOL_USAGE;
         }
+    }
     return TOOL_OK;
 }
 

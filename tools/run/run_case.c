@@ -13,8 +13,6 @@
 #include "base/term.h"
 #include "tensor/device_memory.h"
 
-enum { MAX_OPTIONS = 64 };
-
 static int read_case(const run_case_args_t *args, const run_options_t *options, kit_case_t *c) {
     char text[4096];
     const char *bar = strchr(args->problem, '|'), *tail = bar != NULL ? bar + 1 : NULL;
@@ -198,10 +196,12 @@ int run_case(attn_context_t *context, const run_options_t *options, const run_ca
         int code = reference == NULL ? ATTN_E_NOT_FOUND
                                      : attn_select(context, &c->problem, options->device, options->backend,
                                                    &selection, &error);
-        attn_option_value_t values[MAX_OPTIONS];
+        attn_option_value_t values[RUN_MOST_OPTIONS];
+        attn_plugin_info_t info;
         if (code == ATTN_OK) {
             memory.options = values;
-            memory.num_options = run_options_of(context, selection->backend->name, values, MAX_OPTIONS);
+            if (run_plugin_of(context, selection->backend, &info) == 0)
+                memory.num_options = run_options_of(context, &info, values);
             status = run_both(selection->backend, reference, c, &memory, made);
         } else
             status = tool_library_error("", code, &error);

@@ -5,9 +5,13 @@
 
 #include <attn/attn.h>
 
-/* Those of the plugin of this backend, by the configuration or their defaults, at most `room`; returns how
- * many. Strings live as long as the context. */
-uint32_t run_options_of(const attn_context_t *context, const char *backend, attn_option_value_t *values,
-                        uint32_t room);
+enum { RUN_MOST_OPTIONS = 64 };
+
+/* The plugin that a backend comes from: 0, or -1 where none of the context's has it. */
+int run_plugin_of(const attn_context_t *context, const attn_backend_t *backend, attn_plugin_info_t *info);
+/* Its options by the configuration, which has checked their text, or their defaults; returns how many.
+ * Strings live as long as the context. */
+uint32_t run_options_of(const attn_context_t *context, const attn_plugin_info_t *info,
+                        attn_option_value_t values[RUN_MOST_OPTIONS]);
 
 #endif

@@ -7,6 +7,7 @@
 #ifndef SPARSE_ATTEND_SM90_GATHER_CUH
 #define SPARSE_ATTEND_SM90_GATHER_CUH
 
+#include "ds_values.cuh"
 #include "sparse_attend_sm90_tiles.cuh"
 
 namespace attn_cuda {
@@ -238,25 +239,12 @@ struct sparse_gather {
     }
     /* 16 e4m3 bytes times the tile's scale, rounded once (semantics 3.5); rope values as they are. */
     static ATTN_DEV void widen(uint4 data, int u, float scale, uint32_t k, int row, int chunk) {
-        const uint32_t w[4] = {data.x, data.y, data.z, data.w};
         if (u >= 8) {
-            uint32_t v[4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float2 f = unpack2<DT_BF16>(w[i]);
-                v[i] = DT == DT_BF16 ? w[i] : pack2<DT>(f.x, f.y);
-            }
-            st_shared_v4(at(k + 8 * MLA90_SLAB, row, chunk), make_uint4(v[0], v[1], v[2], v[3]));
+            st_shared_v4(at(k + 8 * MLA90_SLAB, row, chunk), ds_rope<DT>(data));
             return;
         }
         uint32_t v[8];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            float2 a = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(w[i])),
-                   b = unpack2<DT_F16>(e4m3x2_to_f16x2<1>(w[i]));
-            v[2 * i] = pack2<DT>(a.x * scale, a.y * scale);
-            v[2 * i + 1] = pack2<DT>(b.x * scale, b.y * scale);
-        }
+        ds_latents<DT>(data, scale, v);
         const uint32_t slab = k + ((u >> 1) * 2 + (chunk >> 2)) * MLA90_SLAB;
         st_shared_v4(at(slab, row, 2 * (chunk & 3)), make_uint4(v[0], v[1], v[2], v[3]));
         st_shared_v4(at(slab, row, 2 * (chunk & 3) + 1), make_uint4(v[4], v[5], v[6], v[7]));

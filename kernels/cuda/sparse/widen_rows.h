@@ -33,9 +33,9 @@ void widen_starts(const widen_batch *batch, const widened *w, int32_t *starts);
 
 typedef struct widen_params {
     const mla_counts *counts; /* of the batch */
-    mla_counts *made;      /* the same with `table` for a block table, whose requests count from the first */
-    const int32_t *starts; /* [num_reqs + 1] */
-    int32_t *table;        /* [num_reqs, longest]: pages of the copy; -1: the block table names none */
+    mla_counts *made;         /* the same with `table` for a block table, of the requests that are copied */
+    const int32_t *starts;    /* [num_reqs + 1] */
+    int32_t *table;           /* [num_reqs, longest]: pages of the copy; -1: the block table names none */
     const void *cache;
     void *rows;                                 /* [num_pages, page_size, WIDENED_ROW bytes] */
     int64_t cache_page, cache_row, cache_pages; /* strides in bytes */

@@ -2,27 +2,12 @@
 /* The 16-bit copy of 656-byte rows, with the values that sparse_attend_sm90_gather.cuh makes of them: a warp
  * has four rows of a page in flight, 16 latent values a lane, and eight lanes the rope of one. */
 #include "../ptx/launch.cuh"
-#include "../ptx/ptx_sm80.cuh"
+#include "ds_values.cuh"
 #include "widen_rows.h"
 
 #include <cuda_runtime.h>
 
 using namespace attn_cuda;
-
-/* 16 e4m3 bytes times a scale, rounded once. */
-template <int DT>
-ATTN_DEV void widen_latents(uint4 data, float scale, uint4 *to) {
-    const uint32_t w[4] = {data.x, data.y, data.z, data.w};
-    uint32_t v[8];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float2 a = unpack2<DT_F16>(e4m3x2_to_f16x2<0>(w[i])),
-                     b = unpack2<DT_F16>(e4m3x2_to_f16x2<1>(w[i]));
-        v[2 * i] = pack2<DT>(a.x * scale, a.y * scale);
-        v[2 * i + 1] = pack2<DT>(b.x * scale, b.y * scale);
-    }
-    to[0] = make_uint4(v[0], v[1], v[2], v[3]), to[1] = make_uint4(v[4], v[5], v[6], v[7]);
-}
 
 template <int DT>
 __global__ void __launch_bounds__(256) widen_rows_kernel(const __grid_constant__ widen_params p) {
@@ -31,7 +16,10 @@ __global__ void __launch_bounds__(256) widen_rows_kernel(const __grid_constant__
               request = blockIdx.y, page = row / p.page_size, at = row - page * p.page_size;
     if (blockIdx.x == 0 && request == 0 && threadIdx.x == 0) {
         mla_counts c = *p.counts;
-        c.block_table = p.table, c.block_table_stride = c.block_table_width = p.longest;
+        /* as a number: requests before the first have no row */
+        c.block_table =
+            (const int32_t *)((uintptr_t)p.table - (uintptr_t)p.first_request * p.longest * sizeof(int32_t));
+        c.block_table_stride = c.block_table_width = p.longest;
         *p.made = c;
     }
     if (page >= p.longest) return;
@@ -53,19 +41,15 @@ __global__ void __launch_bounds__(256) widen_rows_kernel(const __grid_constant__
         x[i] = __ldg((const uint4 *)(from + i * p.cache_row) + lane);
         scale[i] = __ldg((const float *)(from + i * p.cache_row + MLA_DS_SCALES_AT) + (lane >> 3));
     }
-    uint4 rope = __ldg((const uint4 *)(from + (lane >> 3) * p.cache_row + MLA_DS_ROPE_AT) + (lane & 7));
-    if constexpr (DT != DT_BF16) {
-        uint32_t *r = &rope.x;
+    const uint4 rope = __ldg((const uint4 *)(from + (lane >> 3) * p.cache_row + MLA_DS_ROPE_AT) + (lane & 7));
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float2 f = unpack2<DT_BF16>(r[i]);
-            r[i] = pack2<DT>(f.x, f.y);
-        }
+    for (int i = 0; i < ROWS; i++) {
+        uint4 *latents = (uint4 *)(to + i * WIDENED_ROW) + 2 * lane;
+        uint32_t v[8];
+        ds_latents<DT>(x[i], scale[i], v);
+        latents[0] = make_uint4(v[0], v[1], v[2], v[3]), latents[1] = make_uint4(v[4], v[5], v[6], v[7]);
     }
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-        widen_latents<DT>(x[i], scale[i], (uint4 *)(to + i * WIDENED_ROW) + 2 * lane);
-    *((uint4 *)(to + (lane >> 3) * WIDENED_ROW + 1024) + (lane & 7)) = rope;
+    *((uint4 *)(to + (lane >> 3) * WIDENED_ROW + 1024) + (lane & 7)) = ds_rope<DT>(rope);
 }
 
 extern "C" int widen_rows(const widen_params *p, void *stream) {

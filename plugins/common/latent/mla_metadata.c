@@ -81,11 +81,6 @@ int mla_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const att
                          "the work lists of this batch exceed their capacity");
     counts.num_slices = n;
     memcpy(mirror, &counts, sizeof counts);
-    mla_item *items = (mla_item *)(void *)(mirror + in->items_at);
-    for (int32_t i = 0; h->widened.num_pages > 0 && i < slices[n - 1].first_item + slices[n - 1].num_items;
-         i++)
-        if (items[i].first_row >= h->widened.first_token * in->heads) /* their table begins with the first */
-            items[i].request -= h->widened.first_request;
     size_t used = in->items_at;
     for (int i = 0; i < n; i++) {
         launches[i] = b.flags & ATTN_BATCH_CAPTURE
