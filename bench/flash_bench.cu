@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timing of the flash kernels on the workloads of doc/ (D1..D3 decode, P1, P2 prefill, S1 a serving step,
+/* Timing of the flash kernels on the workloads of doc/ (D1..D5 decode, P1, P2 prefill, S1 a serving step,
  * E1 vision, C1 cache write, L1 one token, M2 latent attention's prefill, F1 scores far from zero), below
  * the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after 200 ms of the same load),
  * beside this run's own read ceiling. One line a row: name, us, rate. Usage: flash_bench [texts; a row runs
@@ -272,8 +272,9 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
     }
     dc[plan.mode].cluster = plan.cluster;
     /* a captured step is launched for the most pieces that a later batch may have */
-    const int grid = !w.captured || plan.mode == FLASH_LARGE_CTAS
-                         ? plan.counts.num_items
+    const int grid = !w.captured ? plan.counts.num_items
+                     : plan.most_items > 0
+                         ? plan.most_items
                          : (n + lim.max_slots + plan.cluster - 1) / plan.cluster * plan.cluster;
     if (plan.counts.num_tiles > 0) CK(flash_run_prefill(nullptr, &shape, &pc, 0, &runtime, 0));
     flash_prefill_more more = {};
@@ -433,6 +434,24 @@ int main(int argc, char **argv) {
             w.name += " captured", w.captured = 1;
             bench(w);
         }
+    /* few KV heads, as the ranks of a model have them */
+    auto few_heads = [&](int hq, int hkv, int d, int kv_dtype) {
+        for (int kv : {8192, 131072})
+            for (int n : {1, 4}) {
+                char name[80];
+                snprintf(name, sizeof name, "D5 %d/%d x%d%s %dx%d", hq, hkv, d,
+                         kv_dtype == FLASH_E4M3 ? " e4m3" : "", n, kv);
+                workload w = uniform(name, n, 1, kv);
+                w.hq = hq, w.hkv = hkv, w.d = d, w.kv_dtype = kv_dtype, w.rotate = 1;
+                bench(w);
+                w.name += " captured", w.captured = 1;
+                bench(w);
+            }
+    };
+    few_heads(8, 1, 64, FLASH_BF16);
+    few_heads(8, 1, 128, FLASH_BF16);
+    few_heads(64, 4, 128, FLASH_BF16);
+    few_heads(16, 2, 256, FLASH_BF16);
     auto heads = [&](const char *name, int hq, int hkv) {
         workload w = uniform(name, 64, 1, 8192);
         w.hq = hq, w.hkv = hkv;
@@ -532,6 +551,8 @@ int main(int argc, char **argv) {
         m.kv = mixed, m.kv_dtype = FLASH_E4M3, m.page = page;
         bench(m);
     }
+    few_heads(8, 1, 128, FLASH_E4M3);
+    few_heads(32, 8, 128, FLASH_E4M3);
     for (int query8 : {0, 1}) {
         if (query8) fill_e4m3<<<1024, 256>>>((uint8_t *)qbuf, Q_BYTES);
         auto go = [&](workload w, int page, int causal) {

@@ -47,9 +47,10 @@ ATTN_DEV uint32_t ring_unit(int r, int c) {
     return r * RS + (c >> 3) * 128 + (((c ^ r) & 7) << 4);
 }
 
-/* 16 whole rows of ROW_BYTES from global to the ring, from unit C0 of its rows on. */
+/* 16 whole rows of row_bytes, at most ROW_BYTES, from global to the ring, from unit C0 of its rows on. */
 template <int ROW_BYTES, int RS, int C0>
-ATTN_DEV void load_rows(uint64_t policy, uint32_t dst, const uint8_t *src, int64_t stride, int lane) {
+ATTN_DEV void load_rows(uint64_t policy, uint32_t dst, const uint8_t *src, int64_t stride, int row_bytes,
+                        int lane) {
     constexpr int CPR = ROW_BYTES / 16;
     if constexpr (CPR % 32 == 0) {
         const uint8_t *s = src + lane * 16;
@@ -57,33 +58,36 @@ ATTN_DEV void load_rows(uint64_t policy, uint32_t dst, const uint8_t *src, int64
         for (int u = 0; u < 16; u++)
 #pragma unroll
             for (int c = 0; c < CPR / 32; c++)
-                cp_async16_by(policy, dst + ring_unit<RS>(u, C0 + c * 32 + lane),
-                              s + (int64_t)u * stride + c * 512);
+                if (c * 512 + lane * 16 < row_bytes)
+                    cp_async16_by(policy, dst + ring_unit<RS>(u, C0 + c * 32 + lane),
+                                  s + (int64_t)u * stride + c * 512);
     } else if constexpr (32 % CPR == 0) {
         constexpr int RPI = 32 / CPR;
         int c = lane % CPR, r = lane / CPR;
         const uint8_t *s = src + r * stride + c * 16;
+        if (c * 16 < row_bytes)
 #pragma unroll
-        for (int u = 0; u < 16 / RPI; u++)
-            cp_async16_by(policy, dst + ring_unit<RS>(u * RPI + r, C0 + c), s + (int64_t)(u * RPI) * stride);
+            for (int u = 0; u < 16 / RPI; u++)
+                cp_async16_by(policy, dst + ring_unit<RS>(u * RPI + r, C0 + c),
+                              s + (int64_t)(u * RPI) * stride);
     } else {
 #pragma unroll
         for (int u = 0; u < (16 * CPR + 31) / 32; u++) {
             int i = u * 32 + lane, r = i / CPR, c = i % CPR;
-            if (16 * CPR % 32 == 0 || i < 16 * CPR)
+            if ((16 * CPR % 32 == 0 || i < 16 * CPR) && c * 16 < row_bytes)
                 cp_async16_by(policy, dst + ring_unit<RS>(r, C0 + c), src + r * stride + c * 16);
         }
     }
 }
 
-/* The same with rows outside [lo, hi) and columns beyond row_bytes as zeros: what lies there may be NaN, and
- * 0 * NaN would reach the output. */
+/* The same with rows outside [lo, hi) as zeros, and where there are such rows columns beyond row_bytes too:
+ * what lies there may be NaN, and 0 * NaN would reach the output. */
 template <int ROW_BYTES, int RS, int C0>
 ATTN_DEV void load_block(uint64_t policy, uint32_t dst, const uint8_t *src, int64_t stride, int row_bytes,
                          bool by8, int lo, int hi, int lane) {
     constexpr int CPR = ROW_BYTES / 16;
-    if (lo <= 0 && hi >= 16 && row_bytes == ROW_BYTES && !by8) {
-        load_rows<ROW_BYTES, RS, C0>(policy, dst, src, stride, lane);
+    if (lo <= 0 && hi >= 16 && !by8) {
+        load_rows<ROW_BYTES, RS, C0>(policy, dst, src, stride, row_bytes, lane);
     } else if (!by8) {
 #pragma unroll 1
         for (int i = lane; i < 16 * CPR; i += 32) {
@@ -206,7 +210,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS,
             uint32_t dst = ring + lstage * T::BLOCK;
             int lo = lo_first - tok, hi = t1 - tok;
             if (p.is_joined && lo <= 0 && hi >= 16)
-                load_rows<(DK + DV) * EB, T::RS, 0>(policy, dst, ks, p.k_token * EB, lane);
+                load_rows<(DK + DV) * EB, T::RS, 0>(policy, dst, ks, p.k_token * EB, (DK + DV) * EB, lane);
             else {
                 const uint8_t *vs =
                     (const uint8_t *)p.v +
@@ -224,6 +228,12 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS,
         lstage = lstage + 1 == STAGES ? 0 : lstage + 1;
         cp_async_commit();
     };
+    /* columns beyond the rows stay zeros: 0 * NaN would reach the output */
+    if (kbytes < DK * EB || vbytes < DV * EB) {
+        for (int i = lane; i < T::RING / 16; i += 32)
+            st_shared_v4(ring + i * 16, make_uint4(0, 0, 0, 0));
+        __syncwarp();
+    }
 #pragma unroll
     for (int i = 0; i < STAGES - 1; i++)
         load();

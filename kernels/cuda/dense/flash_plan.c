@@ -8,9 +8,10 @@
 
 /* Times, in keys that a small CTA of a full SM reads meanwhile. */
 enum {
-    PIECE_COST = 160,  /* of a decode CTA, whatever it reads */
-    MERGE_COST = 90,   /* from the last piece to the result */
-    CLUSTER_COST = 30, /* the same within a cluster */
+    PIECE_COST = 160,     /* of a decode CTA, whatever it reads */
+    MERGE_COST = 90,      /* from the last piece to the result */
+    PIECE_MERGE_COST = 2, /* of each piece, by 512 numbers */
+    CLUSTER_COST = 30,    /* the same within a cluster */
 };
 
 static int min_i(int a, int b) {
@@ -102,9 +103,18 @@ static int pieces_for(int span, int chunk, int unit, int limit) {
     return unit == 1 ? min_i(n, limit) : min_i(ceil_div(n, unit), limit / unit) * unit;
 }
 
+/* What decode serves of a batch. */
+typedef struct decode_batch {
+    const flash_plan_input *in;
+    const flash_plan_request *r;
+    int n, longest, ctas; /* longest: keys; ctas: of all requests in one piece */
+    int rows;             /* query rows of a CTA that are there at most */
+    int max_slots;
+} decode_batch;
+
 /* How much slower than alone on an SM the CTAs of one wave are: SMs share the read rate among their CTAs.
  * Where some SMs have none the others read faster, at most so much, and half of them nearly as much as all
- * (dense-notes.md): that is for pieces that need not meet in memory (is_local), others had better be many. */
+ * (dense-notes.md): that is for pieces that meet in clusters (is_local), others had better be many. */
 static double crowding(const flash_plan_mode *m, double count, int is_local) {
     const int per_sm = max_i(1, m->ctas_per_sm), sms = max_i(1, m->slots / per_sm);
     double busy = count / sms;
@@ -118,48 +128,66 @@ static double speed_of(const flash_plan_input *in, int mode) {
     return (double)in->modes[0].ctas_per_sm / max_i(1, in->modes[mode].ctas_per_sm);
 }
 
+/* From the last piece to the result of a request of so many pieces: whoever comes last adds up those of all
+ * clusters, each of its CTAs a share of the columns. A CTA takes its time for 512 numbers of a piece. */
+static double merge_time(const decode_batch *b, int pieces, int cluster) {
+    const double numbers = b->rows * b->in->head_size / (512.0 * cluster);
+    double time = cluster > 1 ? CLUSTER_COST : 0;
+    if (pieces > cluster)
+        time += MERGE_COST + PIECE_MERGE_COST * (pieces / cluster) * (numbers > 1 ? numbers : 1);
+    return time;
+}
+
 static const double no_plan = 1e30; /* a cost above all others */
+
+/* Of the places of large CTAs: more of them find no room in clusters. */
+static int half_of(const flash_plan_input *in) {
+    return in->modes[FLASH_LARGE_CTAS].slots / 2;
+}
 
 /* Estimated time of cutting all requests at `chunk` into multiples of `cluster` pieces: one wave takes its
  * longest piece, more take something between the perfect balance and whole waves of equal pieces. */
-static double cost_of(const flash_plan_input *in, int mode, const flash_plan_request *r, int n, int chunk,
-                      int cluster, int limit, int max_slots) {
-    const flash_plan_mode *m = &in->modes[mode];
-    const double speed = speed_of(in, mode), piece = PIECE_COST * speed;
+static double cost_of(const decode_batch *b, int mode, int chunk, int cluster, int limit) {
+    const flash_plan_mode *m = &b->in->modes[mode];
+    const double speed = speed_of(b->in, mode), piece = PIECE_COST * speed;
     double total = 0, longest = 0, count = 0, slots = m->slots, len = 0;
     long used = 0;
     int most = 1, span = -1, p = 1;
-    for (int i = 0; i < n; i++) {
-        if (r[i].span != span) { /* many are alike, and divisions are what this costs */
-            span = r[i].span;
+    for (int i = 0; i < b->n; i++) {
+        const flash_plan_request *r = &b->r[i];
+        if (r->span != span) { /* many are alike, and divisions are what this costs */
+            span = r->span;
             p = pieces_for(span, chunk, cluster, limit);
             len = ceil_div(span, p);
         }
         used += p > 1 ? p : 0;
-        if (used > max_slots) return no_plan;
-        total += (len + piece) * p * r[i].ctas;
-        count += (double)p * r[i].ctas;
+        if (used > b->max_slots) return no_plan;
+        total += (len + piece) * p * r->ctas;
+        count += (double)p * r->ctas;
         longest = len > longest ? len : longest;
         most = max_i(most, p);
     }
-    double merge = (most > cluster ? MERGE_COST + 2.0 * most : 0) + (cluster > 1 ? CLUSTER_COST : 0);
-    if (count <= slots) return (longest * crowding(m, count, most <= cluster) + piece) / speed + merge;
+    const int is_clusters = cluster > 1 && mode == FLASH_LARGE_CTAS;
+    if (is_clusters && most > cluster && count > half_of(b->in)) return no_plan;
+    const double merge = merge_time(b, most, cluster);
+    /* clusters find places on half of the SMs, but where two CTAs share an SM they do not spread evenly */
+    const int is_local = most <= cluster || (is_clusters && 2 * count * m->ctas_per_sm <= slots);
+    if (count <= slots) return (longest * crowding(m, count, is_local) + piece) / speed + merge;
     double even = total / slots, waves = (double)(long)((count + slots - 1) / slots) * (total / count);
     double time = waves > even ? 0.5 * (even + waves) : even;
     return (time < longest ? longest : time) / speed + merge;
 }
 
-static int choose_chunk(const flash_plan_input *in, int mode, const flash_plan_request *r, int n, int longest,
-                        int cluster, int limit, int max_slots, double *best_cost) {
-    const flash_plan_mode *m = &in->modes[mode];
-    double total = 0, ctas = 0;
-    for (int i = 0; i < n; i++) {
-        total += (double)r[i].span * r[i].ctas;
-        ctas += r[i].ctas;
-    }
-    const double keys = total / speed_of(in, mode);
-    int best = longest, even = (int)(total / m->slots) + 1, share = max_i(1, m->slots / r[0].ctas), last = 0;
-    *best_cost = cost_of(in, mode, r, n, longest, cluster, limit, max_slots);
+static int choose_chunk(const decode_batch *b, int mode, int cluster, int limit, double *best_cost) {
+    const flash_plan_mode *m = &b->in->modes[mode];
+    double total = 0;
+    for (int i = 0; i < b->n; i++)
+        total += (double)b->r[i].span * b->r[i].ctas;
+    const double keys = total / speed_of(b->in, mode);
+    const int longest = b->longest, even = (int)(total / m->slots) + 1,
+              share = max_i(1, m->slots / b->r[0].ctas);
+    int best = longest, last = 0;
+    *best_cost = cost_of(b, mode, longest, cluster, limit);
     for (int k = 0; k < 25; k++) {
         /* candidates: equal cuts of the longest request; as many as fit one wave; fractions of a slot's even
          * share */
@@ -170,10 +198,10 @@ static int choose_chunk(const flash_plan_input *in, int mode, const flash_plan_r
         /* no cut takes less than all keys and the starts of its CTAs in perfect balance; there are as many
          * CTAs as chunks, unless the pieces of a request are too many */
         const double chunks = longest / limit < chunk ? total / chunk : 0;
-        const double least = (keys + PIECE_COST * (ctas > chunks ? ctas : chunks)) / m->slots;
+        const double least = (keys + PIECE_COST * (b->ctas > chunks ? b->ctas : chunks)) / m->slots;
         if (chunk == last || least >= *best_cost * 0.98) continue;
         last = chunk;
-        double c = cost_of(in, mode, r, n, chunk, cluster, limit, max_slots);
+        double c = cost_of(b, mode, chunk, cluster, limit);
         if (c < *best_cost * 0.98) {
             *best_cost = c;
             best = chunk;
@@ -191,45 +219,78 @@ static int cluster_for(const flash_plan_input *in, long ctas) {
     return max_i(c, 1);
 }
 
+/* Where requests have few KV heads, several clusters each, of large CTAs in half of their places at most: the
+ * best number, if it takes less than *cost does. A ninth piece has to be worth a meeting in memory. */
+static int choose_clusters(const decode_batch *b, int cluster, int limit, int chunk, double *cost) {
+    for (int p = 2 * cluster; p <= limit && p <= half_of(b->in); p += cluster) {
+        const int cut = max_i(ceil_div(b->longest, p), b->in->modes[FLASH_LARGE_CTAS].min_piece / 2);
+        const double c = cost_of(b, FLASH_LARGE_CTAS, cut, cluster, p);
+        if (c == no_plan) break;
+        if (c >= *cost) continue;
+        *cost = c;
+        chunk = cut;
+    }
+    return chunk;
+}
+
 /* Into how many pieces requests are cut, by which CTAs, and which of them merge in clusters. A captured
  * launch keeps its cluster, so all batches that it serves have multiples of it: small clusters divide large
  * ones, and fewer requests have larger clusters. Otherwise clusters are for pieces that merge there at once,
- * and large CTAs for the rest of the small batches: twice the bytes in flight, half the pieces. */
-static void choose_pieces(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan, int n,
-                          int longest, int ctas) {
+ * or for few heads, and large CTAs for the rest of the small batches: twice the bytes in flight, half the
+ * pieces. */
+static void choose_pieces(decode_batch *b, flash_plan *plan) {
+    const flash_plan_input *in = b->in;
     flash_plan_request *r = plan->requests;
-    int chunk = longest, limit = min_i(FLASH_MAX_PIECES, lim->max_slots);
+    const int limit = min_i(FLASH_MAX_PIECES, b->max_slots), ctas = b->ctas, longest = b->longest,
+              half = half_of(in);
+    int chunk = longest;
     double cost;
     if (limit > 1 && in->captured > 0) {
+        const int sms = in->modes[FLASH_LARGE_CTAS].slots;
         plan->cluster = cluster_for(in, in->captured);
-        const int together = in->captured * plan->cluster, sms = in->modes[FLASH_LARGE_CTAS].slots;
-        /* one request on half of the SMs, whatever its length: more clusters of large CTAs would not fit */
-        if (in->num_splits == 0 && in->num_seqs == 1 && 2 * together <= sms && 4 * together > sms)
+        const int together = in->captured * plan->cluster,
+                  is_one = in->num_seqs == 1 && 2 * together <= sms && 4 * together > sms;
+        int few = plan->cluster; /* of which each request can have two */
+        while (few > 1 && 2 * in->captured * few > half)
+            few /= 2;
+        /* one request on half of the SMs, whatever its length, or several clusters for each of a few: more
+         * clusters of large CTAs would not fit */
+        if (in->num_splits == 0 && (is_one || few >= 4)) {
+            if (!is_one) plan->cluster = few;
             plan->mode = FLASH_LARGE_CTAS;
-        else if (in->num_splits == 0)
-            chunk = choose_chunk(in, 0, r, n, longest, plan->cluster, limit, lim->max_slots, &cost);
+            plan->most_items =
+                max_i(half / (in->captured / in->num_seqs) / plan->cluster * plan->cluster, plan->cluster);
+            b->max_slots = min_i(b->max_slots, plan->most_items);
+            cost = cost_of(b, FLASH_LARGE_CTAS, longest, plan->cluster, plan->cluster);
+            chunk = choose_clusters(b, plan->cluster, limit, longest, &cost);
+        } else if (in->num_splits == 0)
+            chunk = choose_chunk(b, 0, plan->cluster, limit, &cost);
     } else if (limit > 1 && in->num_splits == 0) {
         plan->mode = 2 * ctas <= in->modes[1].slots ? FLASH_LARGE_CTAS : FLASH_SMALL_CTAS;
         if (longest > in->modes[plan->mode].min_piece) {
-            chunk = choose_chunk(in, plan->mode, r, n, longest, 1, limit, lim->max_slots, &cost);
-            for (int c = cluster_for(in, ctas); c > 1; c /= 2) {
+            chunk = choose_chunk(b, plan->mode, 1, limit, &cost);
+            const int most = cluster_for(in, ctas);
+            for (int c = most; c > 1; c /= 2) {
                 /* one CTA on every SM leaves no room to place larger clusters */
                 int mode = (c == 2 ? ctas : ctas * c) * 2 <= in->modes[1].slots;
-                double merged = cost_of(in, mode, r, n, longest, c, c, lim->max_slots);
+                double merged = cost_of(b, mode, longest, c, c);
+                const int cut = c == most && ctas * c <= half / 2
+                                    ? choose_clusters(b, c, limit, longest, &merged)
+                                    : longest;
                 if (merged >= cost) continue;
                 cost = merged;
-                chunk = longest;
+                chunk = cut;
                 plan->cluster = c;
                 plan->mode = mode;
             }
             if (ctas > in->modes[0].slots && ctas <= in->modes[FLASH_NARROW_CTAS].slots &&
-                cost_of(in, FLASH_NARROW_CTAS, r, n, longest, 1, limit, lim->max_slots) < cost) {
+                cost_of(b, FLASH_NARROW_CTAS, longest, 1, limit) < cost) {
                 chunk = longest;
                 plan->mode = FLASH_NARROW_CTAS;
             }
         }
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < b->n; i++)
         r[i].pieces = in->num_splits > 0 ? max_i(1, min_i(in->num_splits, limit))
                                          : pieces_for(r[i].span, chunk, plan->cluster, limit);
 }
@@ -260,7 +321,9 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
         longest = max_i(longest, r[n++].span);
         plan->decode_tokens = max_i(plan->decode_tokens, q_len);
     }
-    if (n > 0) choose_pieces(in, lim, plan, n, longest, ctas);
+    decode_batch batch = {
+        in, r, n, longest, ctas, min_i(in->decode_rows, plan->decode_tokens * in->group), lim->max_slots};
+    if (n > 0) choose_pieces(&batch, plan);
     for (int i = 0; i < n; i++)
         if (r[i].pieces > 1) r[i].span = ceil_div(r[i].span, r[i].pieces);
     sort_falling(r, plan->items, n);
@@ -361,6 +424,7 @@ int flash_plan_build(const flash_plan_input *in, const flash_plan_limits *lim, f
     plan->counts = (flash_counts){0, 0, 0, 0, NULL, 0};
     plan->mode = 0;
     plan->cluster = 1;
+    plan->most_items = 0;
     plan->keys_per_tile = 0;
     plan->num_spans = plan->longest_span = 0;
     plan->decode_tokens = 0;

@@ -102,6 +102,7 @@ typedef struct flash_plan {
     int32_t keys_per_tile; /* average over tiles */
     int32_t mode;          /* enum flash_decode_mode */
     int32_t cluster; /* > 1: every request has a multiple of so many pieces, which merge within a cluster */
+    int32_t most_items;    /* of a captured launch of large CTAs, for any later batch; else 0 */
     int32_t decode_tokens; /* most query tokens of a request in items */
     int64_t decode_keys;   /* of all requests in items */
 } flash_plan;

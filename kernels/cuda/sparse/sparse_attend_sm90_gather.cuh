@@ -150,7 +150,7 @@ struct sparse_gather {
     }
 
     /* By a policy: read once, they leave the L2 to keys, which many tokens of a prompt want. */
-    ATTN_DEV void queries(const mla_item &it) const {
+    ATTN_DEV void queries(const mla_item &it, int parity) const {
         const int chunk = lane & 7;
         const uint64_t policy = read_once_policy();
 #pragma unroll
@@ -168,7 +168,8 @@ struct sparse_gather {
         }
         cp_async_arrive(sm.q_full());
         if (threadIdx.x == SPARSE_THREADS - 1) {
-            st_shared_s32(sm.blocks(), item_blocks(it));
+            st_shared_v4(sm.item(parity),
+                         make_uint4(item_blocks(it), it.first_row, it.num_rows, (unsigned)it.slot));
             mbar_arrive(sm.q_full());
         }
     }
@@ -183,9 +184,8 @@ struct sparse_gather {
     }
 
     /* 16-bit rows: eight lanes bring 128 bytes of a row. */
-    ATTN_DEV void item16(const int32_t *list, const mla_item &it, int (&phase)[2]) const {
-        sparse_rows rows(p, list, it, lane < 8 ? warp * 8 + lane : MLA_TILE_KEYS);
-        const int chunk = lane & 7, r = warp * 8 + (lane >> 3), blocks = item_blocks(it);
+    ATTN_DEV void item16(sparse_rows &rows, int blocks, int (&phase)[2]) const {
+        const int chunk = lane & 7, r = warp * 8 + (lane >> 3);
 #pragma unroll 1
         for (int b = 0; b < blocks; b++) {
             const int buffer = b & 1, ph = buffer ? phase[1] : phase[0];
@@ -255,10 +255,9 @@ struct sparse_gather {
         __syncwarp();
         if (lane == 0) mbar_arrive(bar);
     }
-    ATTN_DEV void item_ds(const int32_t *list, const mla_item &it, int (&phase)[2]) const {
-        sparse_rows rows(p, list, it, lane < 8 ? warp * 8 + lane : MLA_TILE_KEYS);
+    ATTN_DEV void item_ds(sparse_rows &rows, int blocks, int (&phase)[2]) const {
         const int chunk = (lane & 3) + (lane >> 3 & 1) * 4, sub = (lane >> 4) * 2 + (lane >> 2 & 1);
-        const int blocks = item_blocks(it), r = warp * 8 + sub;
+        const int r = warp * 8 + sub;
         if (blocks == 0) return;
         uint4 ring[LOADS];
         unsigned there = 0;
@@ -314,13 +313,15 @@ struct sparse_gather {
             const int32_t *list = pack_list(it, found, turn);
             it.k_begin = sparse_cut(it.k_begin, found, p.topk_count);
             it.k_end = sparse_cut(it.k_end, found, p.topk_count);
+            /* its first trips to memory while the item before is at work */
+            sparse_rows rows(p, list, it, lane < 8 ? warp * 8 + lane : MLA_TILE_KEYS);
             mbar_sleep(sm.q_empty(), parity ^ 1);
             if (i == turns.first) pdl_wait();
-            queries(it);
+            queries(it, parity);
             if constexpr (DS)
-                item_ds(list, it, phase);
+                item_ds(rows, item_blocks(it), phase);
             else
-                item16(list, it, phase);
+                item16(rows, item_blocks(it), phase);
             parity ^= 1;
         }
     }

@@ -161,33 +161,48 @@ struct sparse_math {
         }
     }
 
-    /* 16 rows x 256 columns of a warp as 16-bit numbers, 16 columns at a time; by a policy, as queries
-     * are read. */
-    ATTN_DEV void store_latent(const mla_item &it, const float (&inv)[2]) const {
-        const uint32_t at = sm.stage(SIDE * 4 + warp);
-        uint16_t *out = (uint16_t *)p.latent +
-                        (int64_t)(it.first_row + warp * 16 - p.slice_row0) * SPARSE_LATENT + SIDE * 256;
-        const uint64_t policy = read_once_policy();
-        const int rows = it.num_rows - warp * 16, w = lane & 15, r = lane >> 1;
-        const uint32_t to = at + w * 32 + (((lane >> 4) ^ (w >> 2 & 1)) << 4);
-        const uint32_t from = at + r * 32 + (((lane & 1) ^ (r >> 2 & 1)) << 4);
+    /* 4 x 4 numbers of a row's four lanes change places: what lane i had as x[j] lane j has as x[i]. */
+    ATTN_DEV void transpose(uint32_t (&x)[4]) const {
 #pragma unroll
-        for (int t = 0; t < 16; t++) {
-            const float *x = o + 8 * t;
-            stmatrix_x4(to, pack2<DT>(x[0] * inv[0], x[1] * inv[0]), pack2<DT>(x[2] * inv[1], x[3] * inv[1]),
-                        pack2<DT>(x[4] * inv[0], x[5] * inv[0]), pack2<DT>(x[6] * inv[1], x[7] * inv[1]));
-            __syncwarp();
-            uint4 v = ld_shared_v4(from);
-            if (r < rows) st_global_v4_by(policy, out + r * SPARSE_LATENT + t * 16 + (lane & 1) * 8, v);
-            __syncwarp();
+        for (int by = 1; by <= 2; by *= 2) {
+            const bool upper = lane & by;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                if (j & by) continue;
+                const uint32_t got = __shfl_xor_sync(~0u, upper ? x[j] : x[j + by], by);
+                x[j] = upper ? got : x[j];
+                x[j + by] = upper ? x[j + by] : got;
+            }
         }
     }
-    ATTN_DEV void store_part(const mla_item &it, const float (&inv)[2]) const {
+    /* 16 rows x 256 columns of a warp as 16-bit numbers, 32 columns of eight rows at a time; by a policy, as
+     * queries are read. */
+    ATTN_DEV void store_latent(int first_row, int num_rows, const float (&inv)[2]) const {
+        uint16_t *out = (uint16_t *)p.latent + (int64_t)(first_row + row - p.slice_row0) * SPARSE_LATENT +
+                        SIDE * 256 + (lane & 3) * 8;
+        const uint64_t policy = read_once_policy();
+#pragma unroll
+        for (int t = 0; t < 8; t++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                uint32_t x[4];
+#pragma unroll
+                for (int j = 0; j < 4; j++) {
+                    const float *from = o + 4 * (4 * t + j) + 2 * e;
+                    x[j] = pack2<DT>(from[0] * inv[e], from[1] * inv[e]);
+                }
+                transpose(x);
+                if (row + 8 * e < num_rows)
+                    st_global_v4_by(policy, out + e * 8 * SPARSE_LATENT + t * 32,
+                                    make_uint4(x[0], x[1], x[2], x[3]));
+            }
+    }
+    ATTN_DEV void store_part(int slot, int num_rows, const float (&inv)[2]) const {
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            if (row + 8 * e >= it.num_rows) continue;
+            if (row + 8 * e >= num_rows) continue;
             float *out =
-                p.part_out + ((int64_t)it.slot + row + 8 * e) * SPARSE_LATENT + SIDE * 256 + (lane & 3) * 2;
+                p.part_out + ((int64_t)slot + row + 8 * e) * SPARSE_LATENT + SIDE * 256 + (lane & 3) * 2;
 #pragma unroll
             for (int i = 0; i < 32; i++)
                 *(float2 *)(out + i * 8) =
@@ -195,7 +210,9 @@ struct sparse_math {
         }
     }
 
-    ATTN_DEV void end_of_item(const mla_item &it, int parity) {
+    ATTN_DEV void end_of_item(int parity) {
+        const uint4 item = ld_shared_v4(sm.item(parity));
+        const int first_row = (int)item.y, num_rows = (int)item.z, slot = (int)item.w;
         float inv[2];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
@@ -206,21 +223,21 @@ struct sparse_math {
         named_barrier_apart(SPARSE_ITEM_DONE, 256);
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const int r = row + 8 * e, global = it.first_row + r;
+            const int r = row + 8 * e, global = first_row + r;
             const float sum = st.sum[e] + ld_shared_f32(sm.sum(parity, SIDE ^ 1, r));
             inv[e] = sum == 0.f ? 0.f : 1.f / sum; /* NaN stays NaN */
-            if (SIDE != 0 || (lane & 3) != 0 || r >= it.num_rows) continue;
+            if (SIDE != 0 || (lane & 3) != 0 || r >= num_rows) continue;
             const float lse = sum == 0.f ? -INFINITY : st.top[e] + lg2(sum);
-            if (it.slot >= 0)
-                p.part_lse[it.slot + r] = lse;
+            if (slot >= 0)
+                p.part_lse[slot + r] = lse;
             else if (p.lse)
                 p.lse[(global % p.num_heads) * p.lse_head + (global / p.num_heads) * p.lse_token] =
                     lse * 0.6931471805599453f;
         }
-        if (it.slot >= 0)
-            store_part(it, inv);
+        if (slot >= 0)
+            store_part(slot, num_rows, inv);
         else
-            store_latent(it, inv);
+            store_latent(first_row, num_rows, inv);
     }
 
     ATTN_DEV void run() {
@@ -234,14 +251,14 @@ struct sparse_math {
                 o[j] = 0.f;
             mbar_sleep(sm.q_full(), parity);
             fence_proxy_async();
-            const int blocks = ld_shared_s32(sm.blocks());
+            const int blocks = ld_shared_s32(sm.item(parity));
             if (!BOTH && SIDE == 1) release(sm.q_empty()); /* which has no use for Q */
             if constexpr (BOTH)
                 both_sides(blocks, phase);
             else
                 left_side(blocks, phase);
             if (blocks == 0 && (BOTH || SIDE == 0)) release(sm.q_empty());
-            end_of_item(sparse_item(p, i), parity); /* no register for it in the loop */
+            end_of_item(parity);
             parity ^= 1;
         }
     }

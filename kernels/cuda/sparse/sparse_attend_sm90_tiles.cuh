@@ -13,8 +13,7 @@ namespace attn_cuda {
 
 constexpr int SPARSE_LATENT = 64 * MLA90_VALUE_SLABS;
 constexpr int SPARSE_THREADS = 512, SPARSE_GATHER_THREADS = 256;
-/* after the three tiles: 512 bytes a math warp through which the output leaves, then the small things */
-constexpr int SPARSE_STAGE_AT = 3 * MLA90_TILE, SPARSE_SMALL_AT = SPARSE_STAGE_AT + 8 * 512;
+constexpr int SPARSE_SMALL_AT = 3 * MLA90_TILE; /* the small things, after the tiles */
 constexpr int SPARSE_SCALES_AT = SPARSE_SMALL_AT + 2048; /* 656-byte rows: of two blocks, 128 bytes a warp */
 constexpr int SPARSE_SMEM = SPARSE_SCALES_AT + 2 * 8 * 128 + 1024; /* the last for alignment */
 
@@ -27,7 +26,6 @@ struct sparse_smem {
     ATTN_DEV explicit sparse_smem(const void *raw) : base((smem_addr(raw) + 1023) & ~1023u) {}
     ATTN_DEV uint32_t q() const { return base; }
     ATTN_DEV uint32_t k(int buffer) const { return base + (1 + buffer) * MLA90_TILE; }
-    ATTN_DEV uint32_t stage(int warp) const { return base + SPARSE_STAGE_AT + warp * 512; }
     ATTN_DEV uint32_t full(int buffer, int half) const { /* keys have arrived */
         return base + SPARSE_SMALL_AT + (buffer * 2 + half) * 8;
     }
@@ -39,9 +37,8 @@ struct sparse_smem {
     ATTN_DEV uint32_t mask(int buffer) const { /* 64 bits: which keys are there */
         return base + SPARSE_SMALL_AT + 80 + buffer * 8;
     }
-    ATTN_DEV uint32_t blocks() const { /* of the item at work; valid from q_full to q_empty */
-        return base + SPARSE_SMALL_AT + 96;
-    }
+    /* Of items by turns: blocks, first_row, num_rows, slot; from q_full until the item after has arrived. */
+    ATTN_DEV uint32_t item(int parity) const { return base + SPARSE_SMALL_AT + 96 + parity * 16; }
     ATTN_DEV uint32_t scanned(int parity, int warp) const {
         return base + SPARSE_SMALL_AT + 1664 + (parity * 8 + warp) * 4;
     }

@@ -192,8 +192,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
                             ? b.num_reqs + in->limits.max_slots
                             : in->limits.max_items;
         h->grid_items = (h->grid_items + plan.cluster - 1) / plan.cluster * plan.cluster;
-        /* one request that is one cluster whatever its length: no later batch has more */
-        if (plan.mode == FLASH_LARGE_CTAS) h->grid_items = plan.cluster;
+        if (plan.most_items > 0) h->grid_items = plan.most_items;
         h->grid_tiles = longest > in->max_decode_tokens ? most_tiles(in, b.num_reqs, longest, tiles)
                         : has_packed                    ? b.num_reqs
                                                         : 0;

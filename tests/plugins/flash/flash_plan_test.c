@@ -174,6 +174,7 @@ static int check_plan(const flash_plan_input *in, const flash_plan_limits *lim, 
         next_slot += t->pieces > 1;
         seen[t->seq] += 1;
     }
+    if (p->most_items > 0 && (c->num_items > p->most_items || p->most_items % p->cluster)) return 10;
     if (next_slot != c->num_slots) return 4;
     for (int i = 0; i < c->num_tiles; i++)
         tile_seen[p->tiles[i].seq]++;
@@ -262,8 +263,9 @@ static void test_plan(void) {
        "but a captured launch has one cluster whatever comes: %d pieces", p.counts.num_items);
     in.captured = 2, in.num_kv_heads = 2;
     rc = flash_plan_build(&in, &lim, &p);
-    ok(rc == 0 && p.cluster == 8 && p.mode == FLASH_SMALL_CTAS && p.counts.num_items >= 64,
-       "where that would be few SMs, several: %d pieces", p.counts.num_items);
+    ok(rc == 0 && p.cluster == 8 && p.mode == FLASH_LARGE_CTAS && p.counts.num_items == 32 &&
+           p.most_items == 32,
+       "where that would be few SMs, four: %d pieces of %d", p.counts.num_items, p.most_items);
     in.captured = 16, in.num_kv_heads = 16;
     rc = flash_plan_build(&in, &lim, &p);
     ok(rc == 0 && p.cluster == 8 && p.mode == FLASH_SMALL_CTAS && p.counts.num_items >= 8,
@@ -301,6 +303,53 @@ static void test_plan(void) {
        p.counts.num_tiles);
     lim.max_tiles = 3;
     ok(flash_plan_build(&in, &lim, &p) == -1, "a list that is too short is an error, not an overflow");
+}
+
+/* Few KV heads, as the ranks of a model have them: clusters of large CTAs in half of their places, as many as pay.
+ * Lengths beyond a request's own are those of requests beside it. */
+static void test_few_heads(void) {
+    static const struct {
+        int heads, group, size, slots, captured; /* slots: of large CTAs on an SM, and of small ones */
+        int32_t lens[4];
+        int cluster, items, most;
+        const char *what;
+    } cases[] = {
+        {1, 8, 128, 1, 0, {32768}, 8, 64, 0, "a long request: eight clusters"},
+        {1, 8, 128, 1, 0, {131072}, 8, 64, 0, "a longer one: no more"},
+        {1, 8, 128, 1, 0, {1024}, 8, 8, 0, "a short one: a cluster"},
+        {2, 16, 128, 1, 0, {8192}, 8, 32, 0, "two heads: four clusters each"},
+        {4, 16, 128, 1, 0, {8192}, 8, 16, 0, "four: two"},
+        {8, 4, 128, 1, 0, {8192}, 8, 8, 0, "eight: one"},
+        {1, 8, 128, 1, 0, {4096, 4096, 4096, 4096}, 8, 32, 0, "four requests: a cluster each"},
+        {1, 8, 128, 1, 0, {32768, 32768, 32768, 32768}, 8, 64, 0, "four long ones: two each"},
+        {1, 8, 128, 1, 1, {32768}, 8, 64, 64, "captured: all that there ever are"},
+        {1, 8, 128, 1, 1, {100}, 8, 8, 64, "a replay of few keys: others find nothing"},
+        {1, 8, 128, 1, 1, {32768, 32768, 32768, 32768}, 8, 64, 64, "four captured requests"},
+        {1, 8, 128, 1, 1, {65536, 300, 300, 300}, 8, 64, 64, "the long one has what the others do not need"},
+        {1, 8, 64, 2, 1, {131072}, 8, 128, 128, "where two large CTAs fit an SM, twice as many"},
+        {8, 4, 64, 2, 0, {131072}, 1, 16, 0, "eight heads fill the places without clusters"},
+        {3, 8, 128, 1, 1, {32768, 9}, 4, 20, 20, "six are too many clusters of eight"},
+    };
+    static const int32_t start[5] = {0, 1, 2, 3, 4};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int n = 0;
+        while (n < 4 && cases[i].lens[n])
+            n++;
+        flash_plan_input in = input(start, cases[i].lens, n);
+        in.num_kv_heads = cases[i].heads, in.group = cases[i].group, in.head_size = cases[i].size;
+        in.max_cluster = 8, in.captured = cases[i].captured * n * cases[i].heads;
+        for (int m = 0; m < 2; m++)
+            in.modes[m].slots *= cases[i].slots, in.modes[m].ctas_per_sm *= cases[i].slots;
+        flash_plan_limits lim = {.max_seqs = 4, .max_tokens = 4};
+        flash_plan_capacity(&lim, &in);
+        flash_plan p = empty_plan();
+        const int rc = flash_plan_build(&in, &lim, &p), rule = check_plan(&in, &lim, &p);
+        ok(rc == 0 && rule == 0 && p.cluster == cases[i].cluster && p.counts.num_items == cases[i].items &&
+               p.most_items == cases[i].most && p.mode == FLASH_LARGE_CTAS,
+           "%d heads, %d keys, %d requests: %s (cluster %d, %d items of %d, mode %d, rule %d)",
+           cases[i].heads, cases[i].lens[0], n, cases[i].what, p.cluster, p.counts.num_items, p.most_items,
+           p.mode, rule);
+    }
 }
 
 /* Lists begin with what takes longest; what takes the same stays in the order of the requests, a request's
@@ -422,6 +471,7 @@ int main(void) {
     state = tap_seed();
     test_config();
     test_plan();
+    test_few_heads();
     test_order(9);
     test_order(30);
     test_order(SEQS);
