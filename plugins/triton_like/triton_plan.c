@@ -10,7 +10,8 @@
 enum {
     MAX_PIECES = TRITON_MAX_PIECES,
     LEAST_PARTS = 64,
-    OVERHEAD = 384 /* keys that could be read while a segment starts and ends */
+    OVERHEAD = 384,    /* keys that could be read while a segment starts and ends */
+    MERGE_SEGMENT = 10 /* the same for each segment that the last one of a request merges, by eight rows */
 };
 
 static int least(int a, int b) {
@@ -55,9 +56,10 @@ static int pieces_of(int keys, int piece) {
 }
 
 /* The length of a segment that ends soonest: all work over all slots, plus the part of a wave that stays
- * empty. heads: CTAs of a segment. */
+ * empty, plus the merge. heads: CTAs of a segment; rows: of one of them. */
 static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_t *l, const int32_t *keys,
-                        int n, double heads) {
+                        int n, double heads, int rows) {
+    const double merge = MERGE_SEGMENT * (rows > 8 ? rows / 8.0 : 1.0);
     int longest = 1, best_piece = 1 << 30;
     double best = 1e300;
     for (int i = 0; i < n; i++)
@@ -70,8 +72,10 @@ static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_
         if (pieces > 1 && piece < in->least_keys) break;
         double total = 0, heaviest = 0, lightest = 1e300;
         int64_t count = 0, parts = 0;
+        int most = 1;
         for (int i = 0; i < n; i++) {
             int k = pieces_of(keys[i], piece);
+            most = k > most ? k : most;
             double cost = (double)keys[i] / k + OVERHEAD;
             total += cost * k;
             count += k;
@@ -82,7 +86,8 @@ static int choose_piece(const triton_plan_input_t *in, const triton_plan_limits_
         if (parts > l->parts) break;
         double ctas = (double)count * heads, waves = ctas / in->slots;
         double empty = (double)(int64_t)(waves + 0.999999) - waves;
-        double time = total * heads / in->slots + empty * lightest + (parts > 0 ? OVERHEAD : 0);
+        double time =
+            total * heads / in->slots + empty * lightest + (parts > 0 ? OVERHEAD + merge * most : 0);
         time = time > heaviest ? time : heaviest;
         if (time < best) best = time, best_piece = piece;
     }
@@ -185,7 +190,8 @@ void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t
     }
     const double heads =
         decodes > 0 ? (double)(in->kv_heads * triton_row_blocks(in, plan->max_decode_tokens)) : 0;
-    int piece = decodes > 0 ? choose_piece(in, l, keys, decodes, heads) : 1;
+    const int rows = least(in->decode_rows, plan->max_decode_tokens * in->group);
+    int piece = decodes > 0 ? choose_piece(in, l, keys, decodes, heads, rows) : 1;
     choose_cut(in, l, q_start, seq_lens, num_seqs, plan);
     for (int r = 0; r < num_seqs; r++) {
         int q_len = q_start[r + 1] - q_start[r];

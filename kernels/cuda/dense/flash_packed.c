@@ -16,10 +16,21 @@ static double tile_time(const flash_plan_input *in) {
     return in->key_bytes == 1 ? 2.3 : in->head_size <= 64 ? 1.52 : 1.16;
 }
 
+/* CTAs of decode where no keys are cut. */
+static double decode_ctas(const flash_plan_input *in, int requests, int tokens) {
+    return (double)requests * in->num_kv_heads * ((tokens * in->group + 15) / 16);
+}
+/* How much longer than on average a multiprocessor is at work where there are between one CTA and two for
+ * each: decode does not cut keys there, and some have two. */
+static double unevenness(const flash_plan_input *in, int requests, int tokens) {
+    const double ctas = decode_ctas(in, requests, tokens);
+    return ctas > in->num_sms && ctas <= 2.0 * in->num_sms ? 2.0 * in->num_sms / ctas : 1;
+}
+
 int flash_plan_packed(const flash_plan_input *in, const flash_plan_limits *lim, int32_t block_rows,
                       int32_t tile_heads, cut_request *scratch, flash_cut *cut) {
     double decode_keys = 0;
-    int decode_tokens = 0, requests = 0;
+    int decode_tokens = 0, requests = 0, decodes = 0;
     const double whole = tile_time(in) * flash_plan_cut(in, lim, scratch, cut);
     if (!flash_may_pack(in)) return 0;
     for (int s = 0; s < in->num_seqs; s++) {
@@ -27,6 +38,7 @@ int flash_plan_packed(const flash_plan_input *in, const flash_plan_limits *lim, 
         if (q <= 0) continue;
         requests++;
         if (q > in->decode_tokens) continue;
+        decodes++;
         decode_keys += flash_visible_span(in, s, q, 0, q - 1);
         decode_tokens = q > decode_tokens ? q : decode_tokens;
     }
@@ -35,16 +47,20 @@ int flash_plan_packed(const flash_plan_input *in, const flash_plan_limits *lim, 
     flash_plan_input tiles = *in;
     tiles.decode_tokens = 0, tiles.block_rows = block_rows, tiles.tile_heads = tile_heads;
     const double packed = tile_time(in) * flash_plan_cut(&tiles, lim, scratch, &packed_cut),
-                 apart =
-                     decode_keys * in->num_kv_heads / in->num_sms * decode_time(in, decode_tokens) + whole;
+                 apart = decode_keys * in->num_kv_heads / in->num_sms * decode_time(in, decode_tokens) *
+                             unevenness(in, decodes, decode_tokens) +
+                         whole;
     if (packed >= 0.95 * apart) return 0;
     *cut = packed_cut;
     return 1;
 }
 
-/* No time of tiles is below that of the longest one, nor below an equal share of all. */
+/* No time of tiles is below that of the longest one, nor below an equal share of all; decode of fewer requests
+ * may be uneven. */
 int flash_may_be_packed(const flash_plan_input *in, int32_t tokens, int32_t tile_heads) {
     const double tiles = (double)in->num_seqs * in->num_kv_heads * in->group / tile_heads,
-                 filled = tiles < in->num_sms ? tiles / in->num_sms : 1;
-    return flash_may_pack(in) && tile_time(in) < filled * tile_heads / in->group * decode_time(in, tokens);
+                 filled = tiles < in->num_sms ? tiles / in->num_sms : 1,
+                 uneven = decode_ctas(in, in->num_seqs, tokens) > in->num_sms ? 2 : 1;
+    return flash_may_pack(in) &&
+           tile_time(in) < uneven * filled * tile_heads / in->group * decode_time(in, tokens);
 }

@@ -101,6 +101,7 @@ static void test_packed(void) {
         {64, 16, 8192, 128, 0, -1, 1, 1, 1, "64 rows over bytes: tiles"},
         {4, 8, 8192, 128, 0, -1, 2, 0, 0, "32 tiles leave multiprocessors idle, and pieces cost: decode"},
         {4, 16, 8192, 128, 0, -1, 2, 0, 1, "which 64 rows are worth"},
+        {12, 8, 2048, 128, 0, -1, 2, 1, 1, "192 CTAs of decode: two on some multiprocessors, so tiles"},
         {20, 8, 8192, 128, 0, -1, 2, 0, 1, "160 are a second round for 28: decode, or even pieces"},
         {20, 16, 8192, 128, 0, -1, 2, 1, 1, "160 tiles of 64 rows"},
         {64, 24, 8192, 128, 0, -1, 2, 1, 1, "more tokens than decode takes: fewer tiles of more heads"},

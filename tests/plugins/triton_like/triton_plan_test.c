@@ -256,6 +256,19 @@ static void row_blocks(void) {
        items[1][0]);
     ok(items[1][1] * 2 < items[1][0],
        "eight tokens are cut into fewer pieces (%d), since each is four CTAs (%d)", items[1][1], items[1][0]);
+
+    in.kv_heads = 1, in.group = 8;
+    triton_plan_limits_t l = {.seqs = 8, .tokens = 64, .keys = 131072};
+    triton_plan_capacity(&in, &l);
+    triton_plan_t plan = make_plan(&l);
+    static const int lens[2] = {8192, 32768}, best[2][2] = {{24, 40}, {48, 80}};
+    for (int i = 0; i < 2; i++) {
+        const int32_t q[2] = {0, 1}, kv[1] = {lens[i]};
+        triton_plan_build(&in, &l, q, kv, 1, &plan);
+        ok(plan.num_items >= best[i][0] && plan.num_items <= best[i][1],
+           "one KV head, %d keys: %d pieces, for one CTA merges them all", lens[i], plan.num_items);
+    }
+    drop_plan(&plan);
 }
 
 static void cuts(void) {
