@@ -46,6 +46,8 @@ two_tiles="role=mla num_heads=128 $latent | query_lens=1,3 seq_lens=193,275"
 chosen="role=mla_sparse num_heads=64 $latent topk=128 | query_lens=1,3 seq_lens=193,275"
 right "prompts and a decode" FLASH_ATTN "$prompt"
 right "segments of a long context" FLASH_ATTN "$decoder | query_lens=1,1 seq_lens=2193,170"
+narrow="$(echo "$decoder" | sed 's/head_size=64/head_size=40/') | query_lens=1,3 seq_lens=275,170"
+right "rows of a decode that are narrower than their class" FLASH_ATTN "$narrow"
 right "a window, a cap" FLASH_ATTN "$decoder sliding_window=100 logits_soft_cap=30 | query_lens=150 seq_lens=275"
 bands="$(echo "$decoder" | sed 's/num_heads=4/num_heads=16/') sliding_window=60 | query_lens=50,1,25 seq_lens=275,170,25"
 right "warpgroups with a group's heads each" FLASH_ATTN "$bands"
@@ -92,6 +94,8 @@ fault() { # NAME BACKEND PROBLEM SOURCE HEADER EDIT WHAT: what the output has to
 }
 fault "keys of a tensor copy are not waited for" FLASH_ATTN "$prompt" prefill_sm90-bf16-d64-pages \
     dense/prefill_sm90.cuh "s/mbar_wait(ring_k.full .*;/;/" "model:"
+fault "columns beyond narrow rows are not zeros" FLASH_ATTN "$narrow" decode_sm80-bf16-d64 dense/decode_sm80.cuh \
+    "s/if (kbytes < DK .*{/if (false) {/" "WRONG"
 fault "keys are copied over others that are still read" FLASH_ATTN "$prompt" prefill_sm90-bf16-d64-pages \
     dense/prefill_sm90_producer.cuh "s/mbar_wait(k.empty .*;/;/" "model:"
 fault "keys of a short request are not waited for" MM_ENCODER_ATTN "$short" resident_sm90-bf16-d64 \
@@ -122,6 +126,10 @@ cut="$decoder | query_lens=20,1 seq_lens=1500,170"
 right "pieces of a prompt's tiles" FLASH_ATTN "$cut"
 fault "the merge leaves a piece out" FLASH_ATTN "$cut" merge_sm80 dense/merge_sm80.cu \
     "s/for (int i = 0; i < span.pieces; i++) {/for (int i = 1; i < span.pieces; i++) {/" "WRONG"
+one_head="$(echo "$decoder" | sed 's/num_kv_heads=2/num_kv_heads=1/') | query_lens=1 seq_lens=9000 inputs=needle"
+right "clusters of one KV head's pieces, which meet in memory" FLASH_ATTN "$one_head"
+fault "all clusters but one are left out" FLASH_ATTN "$one_head" decode_sm80-bf16-d64 \
+    dense/decode_sm80_merge.cuh "s/pieces = c.pieces >> log_width;/pieces = 1;/" "WRONG"
 unset ATTN_MODEL_SMS
 right "a ring used often" FLASHMLA "$long"
 fault "a ring's memory is given back before wgmma has read it" FLASHMLA "$long" mla_decode_sm90_bf16 \
