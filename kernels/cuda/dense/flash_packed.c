@@ -18,7 +18,8 @@ static double tile_time(const flash_plan_input *in) {
 
 /* CTAs of decode where no keys are cut. */
 static double decode_ctas(const flash_plan_input *in, int requests, int tokens) {
-    return (double)requests * in->num_kv_heads * ((tokens * in->group + 15) / 16);
+    const int blocks = (tokens * in->group + 15) / 16;
+    return (double)requests * in->num_kv_heads * blocks;
 }
 /* How much longer than on average a multiprocessor is at work where there are between one CTA and two for
  * each: decode does not cut keys there, and some have two. */
@@ -55,8 +56,8 @@ int flash_plan_packed(const flash_plan_input *in, const flash_plan_limits *lim, 
     return 1;
 }
 
-/* No time of tiles is below that of the longest one, nor below an equal share of all; decode of fewer requests
- * may be uneven. */
+/* No time of tiles is below that of the longest one, nor below an equal share of all; decode of fewer
+ * requests may be uneven. */
 int flash_may_be_packed(const flash_plan_input *in, int32_t tokens, int32_t tile_heads) {
     const double tiles = (double)in->num_seqs * in->num_kv_heads * in->group / tile_heads,
                  filled = tiles < in->num_sms ? tiles / in->num_sms : 1,

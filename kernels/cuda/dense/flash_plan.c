@@ -133,8 +133,8 @@ static double speed_of(const flash_plan_input *in, int mode) {
 static double merge_time(const decode_batch *b, int pieces, int cluster) {
     const double numbers = b->rows * b->in->head_size / (512.0 * cluster);
     double time = cluster > 1 ? CLUSTER_COST : 0;
-    if (pieces > cluster)
-        time += MERGE_COST + PIECE_MERGE_COST * (pieces / cluster) * (numbers > 1 ? numbers : 1);
+    const int clusters = pieces / cluster;
+    if (clusters > 1) time += MERGE_COST + PIECE_MERGE_COST * clusters * (numbers > 1 ? numbers : 1);
     return time;
 }
 

@@ -13,7 +13,7 @@ namespace attn_cuda {
 
 constexpr int SPARSE_LATENT = 64 * MLA90_VALUE_SLABS;
 constexpr int SPARSE_THREADS = 512, SPARSE_GATHER_THREADS = 256;
-constexpr int SPARSE_SMALL_AT = 3 * MLA90_TILE; /* the small things, after the tiles */
+constexpr int SPARSE_SMALL_AT = 3 * MLA90_TILE;          /* the small things, after the tiles */
 constexpr int SPARSE_SCALES_AT = SPARSE_SMALL_AT + 2048; /* 656-byte rows: of two blocks, 128 bytes a warp */
 constexpr int SPARSE_SMEM = SPARSE_SCALES_AT + 2 * 8 * 128 + 1024; /* the last for alignment */
 

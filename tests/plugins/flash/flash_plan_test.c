@@ -305,8 +305,8 @@ static void test_plan(void) {
     ok(flash_plan_build(&in, &lim, &p) == -1, "a list that is too short is an error, not an overflow");
 }
 
-/* Few KV heads, as the ranks of a model have them: clusters of large CTAs in half of their places, as many as pay.
- * Lengths beyond a request's own are those of requests beside it. */
+/* Few KV heads, as the ranks of a model have them: clusters of large CTAs in half of their places, as many as
+ * pay. */
 static void test_few_heads(void) {
     static const struct {
         int heads, group, size, slots, captured; /* slots: of large CTAs on an SM, and of small ones */

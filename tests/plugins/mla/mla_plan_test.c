@@ -302,7 +302,7 @@ static int longest_sparse_part(int tokens, int heads, int tile_rows, int parts, 
     static int32_t q_start[MOST + 1], lens[MOST], part[133];
     for (int i = 0; i < tokens; i++)
         q_start[i + 1] = i + 1, lens[i] = 4096;
-    mla_plan_input in = {q_start, lens, tokens, heads, 2048, 0, parts, tile_rows, parts, tokens, 0};
+    mla_plan_input in = {q_start, lens, tokens, heads, 2048, 0, parts, tile_rows, parts, tokens, 0, 0};
     mla_plan_limits l = {.max_seqs = tokens, .max_tokens = tokens};
     mla_plan_capacity(&l, &in);
     mla_slice slice = {0};
