@@ -110,6 +110,7 @@ typedef struct decode_batch {
     int n, longest, ctas; /* longest: keys; ctas: of all requests in one piece */
     int rows;             /* query rows of a CTA that are there at most */
     int max_slots;
+    int is_alone; /* there are no prompts, beside which clusters would find no room */
 } decode_batch;
 
 /* How much slower than alone on an SM the CTAs of one wave are: SMs share the read rate among their CTAs.
@@ -274,7 +275,7 @@ static void choose_pieces(decode_batch *b, flash_plan *plan) {
                 /* one CTA on every SM leaves no room to place larger clusters */
                 int mode = (c == 2 ? ctas : ctas * c) * 2 <= in->modes[1].slots;
                 double merged = cost_of(b, mode, longest, c, c);
-                const int cut = c == most && ctas * c <= half / 2
+                const int cut = b->is_alone && c == most && ctas * c <= half / 2
                                     ? choose_clusters(b, c, limit, longest, &merged)
                                     : longest;
                 if (merged >= cost) continue;
@@ -309,9 +310,10 @@ static flash_item item_of(const flash_plan_input *in, int seq, int piece, int pi
 static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim, flash_plan *plan) {
     flash_plan_request *r = plan->requests;
     flash_counts *c = &plan->counts;
-    int n = 0, longest = 0, ctas = 0;
+    int n = 0, longest = 0, ctas = 0, is_alone = 1;
     for (int s = 0; s < in->num_seqs; s++) {
         int q_len = in->q_start[s + 1] - in->q_start[s];
+        if (q_len > in->decode_tokens) is_alone = 0;
         if (q_len <= 0 || q_len > in->decode_tokens) continue;
         if (n >= lim->max_seqs || n >= lim->max_items) return -1;
         int own = in->num_kv_heads * ceil_div(q_len * in->group, in->decode_rows);
@@ -321,8 +323,14 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
         longest = max_i(longest, r[n++].span);
         plan->decode_tokens = max_i(plan->decode_tokens, q_len);
     }
-    decode_batch batch = {
-        in, r, n, longest, ctas, min_i(in->decode_rows, plan->decode_tokens * in->group), lim->max_slots};
+    decode_batch batch = {.in = in,
+                          .r = r,
+                          .n = n,
+                          .longest = longest,
+                          .ctas = ctas,
+                          .rows = min_i(in->decode_rows, plan->decode_tokens * in->group),
+                          .max_slots = lim->max_slots,
+                          .is_alone = is_alone};
     if (n > 0) choose_pieces(&batch, plan);
     for (int i = 0; i < n; i++)
         if (r[i].pieces > 1) r[i].span = ceil_div(r[i].span, r[i].pieces);

@@ -350,6 +350,15 @@ static void test_few_heads(void) {
            cases[i].heads, cases[i].lens[0], n, cases[i].what, p.cluster, p.counts.num_items, p.most_items,
            p.mode, rule);
     }
+    static const int32_t mixed_start[3] = {0, 1, 601}, mixed_lens[2] = {32768, 600};
+    flash_plan_input in = input(mixed_start, mixed_lens, 2);
+    in.num_kv_heads = 1, in.group = 8, in.max_cluster = 8;
+    flash_plan_limits lim = {.max_seqs = 2, .max_tokens = 601};
+    flash_plan_capacity(&lim, &in);
+    flash_plan p = empty_plan();
+    const int rc = flash_plan_build(&in, &lim, &p);
+    ok(rc == 0 && p.cluster == 1 && p.counts.num_items > 16,
+       "beside a prompt clusters would find no room (cluster %d, %d items)", p.cluster, p.counts.num_items);
 }
 
 /* Lists begin with what takes longest; what takes the same stays in the order of the requests, a request's
