@@ -247,23 +247,18 @@ static void choose_pieces(decode_batch *b, flash_plan *plan) {
     int chunk = longest;
     double cost;
     if (limit > 1 && in->captured > 0) {
-        const int sms = in->modes[FLASH_LARGE_CTAS].slots;
         plan->cluster = cluster_for(in, in->captured);
-        const int together = in->captured * plan->cluster,
+        const int c = plan->cluster, together = in->captured * c, sms = in->modes[FLASH_LARGE_CTAS].slots,
                   is_one = in->num_seqs == 1 && 2 * together <= sms && 4 * together > sms;
-        int few = plan->cluster; /* of which each request can have two */
-        while (few > 1 && 2 * in->captured * few > half)
-            few /= 2;
-        /* one request on half of the SMs, whatever its length, or several clusters for each of a few: more
-         * clusters of large CTAs would not fit */
-        if (in->num_splits == 0 && (is_one || few >= 4)) {
-            if (!is_one) plan->cluster = few;
+        /* One request on half of the SMs, whatever its length, or several clusters for each of a few: more
+         * clusters of large CTAs would not fit. A later batch of fewer requests or shorter queries is planned
+         * as one or the other, and may have more items, but never more than if an item were one CTA a head. */
+        if (in->num_splits == 0 && (is_one || (c > 1 && 2 * together <= half))) {
             plan->mode = FLASH_LARGE_CTAS;
-            plan->most_items =
-                max_i(half / (in->captured / in->num_seqs) / plan->cluster * plan->cluster, plan->cluster);
-            b->max_slots = min_i(b->max_slots, plan->most_items);
-            cost = cost_of(b, FLASH_LARGE_CTAS, longest, plan->cluster, plan->cluster);
-            chunk = choose_clusters(b, plan->cluster, limit, longest, &cost);
+            plan->most_items = max_i(half / in->num_kv_heads / c, 1) * c;
+            b->max_slots = min_i(b->max_slots, max_i(half * in->num_seqs / in->captured / c, 1) * c);
+            cost = cost_of(b, FLASH_LARGE_CTAS, longest, c, c);
+            chunk = choose_clusters(b, c, limit, longest, &cost);
         } else if (in->num_splits == 0)
             chunk = choose_chunk(b, 0, plan->cluster, limit, &cost);
     } else if (limit > 1 && in->num_splits == 0) {

@@ -305,6 +305,44 @@ static void test_plan(void) {
     ok(flash_plan_build(&in, &lim, &p) == -1, "a list that is too short is an error, not an overflow");
 }
 
+/* A captured launch serves later batches of fewer requests and shorter queries, whatever their keys are: their
+ * items have to be in its grid, and requests to be whole clusters of it. */
+static void test_captured(void) {
+    int missing = 0, apart = 0, large = 0;
+    for (int round = 0; round < 20000; round++) {
+        int cluster = 1, most = 0;
+        const int heads = 1 + (int)next_random(16), group = 1 << next_random(5), two = (int)next_random(2),
+                  most_seqs = 1 + (int)next_random(round % 2 ? 6 : 40), longest = 1 + (int)next_random(8);
+        for (int later = 0; later < 2; later++) {
+            static int32_t start[41], lens[40];
+            const int n = later ? 1 + (int)next_random((uint32_t)most_seqs) : most_seqs,
+                      q_len = later ? 1 + (int)next_random((uint32_t)longest) : longest;
+            for (int s = 0; s < n; s++)
+                start[s + 1] = start[s] + 1 + (int)next_random((uint32_t)q_len),
+                          lens[s] = q_len + (int)next_random(next_random(2) ? 100 : 100000);
+            flash_plan_input in = input(start, lens, n);
+            in.num_kv_heads = heads, in.group = group, in.decode_tokens = 16, in.max_cluster = 8;
+            in.decode_rows = q_len * group > 8 ? 16 : 8;
+            in.captured = n * heads * ((q_len * group + in.decode_rows - 1) / in.decode_rows);
+            for (int m = 0; m < 2 && two; m++)
+                in.modes[m].slots *= 2, in.modes[m].ctas_per_sm *= 2;
+            flash_plan_limits lim = {.max_seqs = 40, .max_tokens = 40 * 8};
+            flash_plan_capacity(&lim, &in);
+            flash_plan p = empty_plan();
+            if (flash_plan_build(&in, &lim, &p)) missing++;
+            if (!later)
+                cluster = p.cluster, most = p.most_items > 0 ? p.most_items : most_seqs + lim.max_slots;
+            missing += p.counts.num_items > most;
+            for (int i = 0; i < p.counts.num_items; i++)
+                apart += p.items[i].pieces % cluster != 0;
+            large += later && p.most_items > 0;
+        }
+    }
+    ok(missing == 0 && apart == 0 && large > 1000,
+       "20000 batches in launches of others (%d of large CTAs): %d have more items, %d are no whole clusters",
+       large, missing, apart);
+}
+
 /* Few KV heads, as the ranks of a model have them: clusters of large CTAs in half of their places, as many as
  * pay. */
 static void test_few_heads(void) {
@@ -328,7 +366,7 @@ static void test_few_heads(void) {
         {1, 8, 128, 1, 1, {65536, 300, 300, 300}, 8, 64, 64, "the long one has what the others do not need"},
         {1, 8, 64, 2, 1, {131072}, 8, 128, 128, "where two large CTAs fit an SM, twice as many"},
         {8, 4, 64, 2, 0, {131072}, 1, 16, 0, "eight heads fill the places without clusters"},
-        {3, 8, 128, 1, 1, {32768, 9}, 4, 20, 20, "six are too many clusters of eight"},
+        {2, 8, 128, 1, 1, {32768, 9}, 8, 32, 32, "four clusters of one head"},
     };
     static const int32_t start[5] = {0, 1, 2, 3, 4};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -481,6 +519,7 @@ int main(void) {
     test_config();
     test_plan();
     test_few_heads();
+    test_captured();
     test_order(9);
     test_order(30);
     test_order(SEQS);
