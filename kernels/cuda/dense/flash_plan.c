@@ -252,7 +252,8 @@ static void choose_pieces(decode_batch *b, flash_plan *plan) {
                   is_one = in->num_seqs == 1 && 2 * together <= sms && 4 * together > sms;
         /* One request on half of the SMs, whatever its length, or several clusters for each of a few: more
          * clusters of large CTAs would not fit. A later batch of fewer requests or shorter queries is planned
-         * as one or the other, and may have more items, but never more than if an item were one CTA a head. */
+         * as one or the other, and may have more items, but never more than if an item were one CTA a
+         * head. */
         if (in->num_splits == 0 && (is_one || (c > 1 && 2 * together <= half))) {
             plan->mode = FLASH_LARGE_CTAS;
             plan->most_items = max_i(half / in->num_kv_heads / c, 1) * c;

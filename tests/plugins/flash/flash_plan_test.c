@@ -305,8 +305,8 @@ static void test_plan(void) {
     ok(flash_plan_build(&in, &lim, &p) == -1, "a list that is too short is an error, not an overflow");
 }
 
-/* A captured launch serves later batches of fewer requests and shorter queries, whatever their keys are: their
- * items have to be in its grid, and requests to be whole clusters of it. */
+/* A captured launch serves later batches of fewer requests and shorter queries, whatever their keys are:
+ * their items have to be in its grid, and requests to be whole clusters of it. */
 static void test_captured(void) {
     int missing = 0, apart = 0, large = 0;
     for (int round = 0; round < 20000; round++) {
