@@ -11,7 +11,7 @@
 #include <attn/attn_plugin_util.h>
 #include <math.h>
 
-enum { DENSE_STEP_REQS = 8, DENSE_STEP_PAGES = 64, DENSE_STEP_ROWS = 512, DENSE_STEP_ROW = 8 * 128 };
+enum { DENSE_STEP_REQS = 8, DENSE_STEP_PAGES = 2048, DENSE_STEP_ROWS = 512, DENSE_STEP_ROW = 8 * 128 };
 static const size_t dense_step_bytes = (size_t)DENSE_STEP_ROWS * DENSE_STEP_ROW * 2; /* of query and output */
 static const attn_problem_t dense_step_problem = {.struct_size = sizeof dense_step_problem,
                                                   .role = ATTN_ROLE_DECODER,
@@ -24,7 +24,7 @@ static const attn_problem_t dense_step_problem = {.struct_size = sizeof dense_st
                                                   .scale = 0.088388,
                                                   .max_num_seqs = DENSE_STEP_REQS,
                                                   .max_num_batched_tokens = DENSE_STEP_ROWS,
-                                                  .max_model_len = 1024,
+                                                  .max_model_len = 32768,
                                                   .num_blocks = 512,
                                                   .features = ATTN_F_CAPTURE};
 
@@ -32,7 +32,7 @@ static const attn_problem_t dense_step_problem = {.struct_size = sizeof dense_st
 static const int dense_step_decode[8] = {1, 1, 1, 1, 1, 1, 1, 1},
                  dense_step_few[8] = {8, 8, 8, 8, 8, 8, 8, 8}, dense_step_fewer[8] = {4, 1, 2, 4, 0, 3, 4, 4},
                  dense_step_mixed[8] = {1, 90, 1, 2, 40, 0, 1, 64},
-                 dense_step_other[8] = {2, 64, 1, 1, 1, 8, 0, 120};
+                 dense_step_other[8] = {2, 64, 1, 1, 1, 8, 0, 120}, dense_step_tokens[1] = {16};
 
 typedef struct dense_step {
     const attn_backend_t *backend;
@@ -109,14 +109,14 @@ static void dense_step_close(dense_step *s) {
     cudaFree(s->d_table[0]), cudaFree(s->d_table[1]), cudaFree(s->cache), cudaFree(s->q), cudaFree(s->o);
 }
 
-/* The first n requests; lengths and pages from `variant`; table number `which`, which update_only alone
- * replaces. */
+/* The first n requests; lengths, of one request to 31657, and pages from `variant`; table number
+ * `which`, which update_only alone replaces. */
 static int dense_step_build(dense_step *s, const int *q_lens, int n, int variant, int which, uint32_t flags,
                             int update_only, cudaStream_t stream) {
     attn_error_t e = {.struct_size = sizeof e};
     for (int r = 0; r < n; r++) {
         s->q_start[r + 1] = s->q_start[r] + q_lens[r];
-        s->lens[r] = q_lens[r] + 17 + 113 * ((r + variant) % 8);
+        s->lens[r] = q_lens[r] + 17 + (n == 1 ? 4520 * ((variant + 5) % 8) : 113 * ((r + variant) % 8));
         for (int i = 0; i < DENSE_STEP_PAGES; i++)
             s->table[r * DENSE_STEP_PAGES + i] =
                 (r * DENSE_STEP_PAGES + i * 5 + variant * 31 + which * 7) % 512;
@@ -182,16 +182,18 @@ static void dense_step_replays(dense_step *s, uint32_t eager_flags, cudaStream_t
     static const struct {
         const char *name;
         const int *first, *second;
-    } kinds[] = {{"decode", dense_step_decode, dense_step_decode},
-                 {"mixed", dense_step_mixed, dense_step_other},
-                 {"few tokens", dense_step_few, dense_step_few},
-                 {"fewer tokens", dense_step_few, dense_step_fewer}};
+        int n;
+    } kinds[] = {{"decode", dense_step_decode, dense_step_decode, 8},
+                 {"mixed", dense_step_mixed, dense_step_other, 8},
+                 {"few tokens", dense_step_few, dense_step_few, 8},
+                 {"fewer tokens", dense_step_few, dense_step_fewer, 8},
+                 {"one request", dense_step_tokens, dense_step_decode, 1}};
     for (size_t kind = 0; kind < sizeof kinds / sizeof kinds[0]; kind++) {
         const char *name = kinds[kind].name;
-        const int *first = kinds[kind].first, *second = kinds[kind].second;
+        const int *first = kinds[kind].first, *second = kinds[kind].second, n = kinds[kind].n;
         cudaGraph_t graph;
         cudaGraphExec_t exec;
-        dense_step_build(s, first, 8, 0, 0, ATTN_BATCH_CAPTURE, 0, stream);
+        dense_step_build(s, first, n, 0, 0, ATTN_BATCH_CAPTURE, 0, stream);
         cudaStreamSynchronize(stream);
         cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal);
         int rc = dense_step_forward(s, stream);
@@ -202,34 +204,37 @@ static void dense_step_replays(dense_step *s, uint32_t eager_flags, cudaStream_t
         if (e != cudaSuccess) continue;
         int same = 0;
         double apart = 0;
-        for (int r = 0; r < 8; r++) {
+        for (int r = 0; r < n; r++) {
             const int longest = first[r] > second[r] ? first[r] : second[r];
             s->max_query_len = longest > s->max_query_len ? longest : s->max_query_len;
         }
         for (int variant = 1; variant <= 4; variant++) {
-            dense_step_output(s, second, 8, variant, variant & 1, eager_flags, NULL, stream, want);
-            dense_step_output(s, second, 8, variant, variant & 1, ATTN_BATCH_CAPTURE, exec, stream, got);
+            dense_step_output(s, second, n, variant, variant & 1, eager_flags, NULL, stream, want);
+            dense_step_output(s, second, n, variant, variant & 1, ATTN_BATCH_CAPTURE, exec, stream, got);
             same += memcmp(got, want, dense_step_bytes) == 0;
         }
+        const int32_t said = s->max_query_len;
         s->max_query_len = 0;
         for (int variant = 1; variant <= 2; variant++) {
-            dense_step_output(s, second, 8, variant, variant & 1, eager_flags, NULL, stream, want);
-            dense_step_output(s, second, 8, variant, variant & 1, ATTN_BATCH_CAPTURE, exec, stream, got);
+            dense_step_output(s, second, n, variant, variant & 1, eager_flags, NULL, stream, want);
+            dense_step_output(s, second, n, variant, variant & 1, ATTN_BATCH_CAPTURE, exec, stream, got);
             const double d = dense_step_difference(got, want);
             apart = d > apart ? d : apart;
         }
         ok(same == 4, "%s: replays with new lengths, pages and another table equal eager runs (%d of 4)",
            name, same);
         ok(apart < 5e-3, "%s: and where nobody says the longest query, but for rounding (%.1e)", name, apart);
-        dense_step_build(s, second, 8, 6, 0, ATTN_BATCH_CAPTURE, 0, stream);
-        dense_step_build(s, second, 8, 6, 1, 0, 1, stream);
+        s->max_query_len = said;
+        dense_step_build(s, second, n, 6, 0, ATTN_BATCH_CAPTURE, 0, stream);
+        dense_step_build(s, second, n, 6, 1, 0, 1, stream);
         cudaMemset(s->o, 0xee, dense_step_bytes);
         cudaGraphLaunch(exec, stream);
         cudaStreamSynchronize(stream);
         cudaMemcpy(got, s->o, dense_step_bytes, cudaMemcpyDeviceToHost);
-        dense_step_output(s, second, 8, 6, 1, eager_flags, NULL, stream, want);
+        dense_step_output(s, second, n, 6, 1, eager_flags, NULL, stream, want);
         ok(memcmp(got, want, dense_step_bytes) == 0, "%s: update_block_table reaches the captured graph",
            name);
+        s->max_query_len = 0;
         cudaGraphExecDestroy(exec);
         cudaGraphDestroy(graph);
     }
