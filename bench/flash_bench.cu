@@ -436,7 +436,7 @@ int main(int argc, char **argv) {
         }
     /* few KV heads, as the ranks of a model have them */
     auto few_heads = [&](int hq, int hkv, int d, int kv_dtype) {
-        for (int kv : {8192, 131072})
+        for (int kv : {8192, 32768, 131072})
             for (int n : {1, 4}) {
                 char name[80];
                 snprintf(name, sizeof name, "D5 %d/%d x%d%s %dx%d", hq, hkv, d,
@@ -450,7 +450,9 @@ int main(int argc, char **argv) {
     };
     few_heads(8, 1, 64, FLASH_BF16);
     few_heads(8, 1, 128, FLASH_BF16);
+    few_heads(32, 2, 128, FLASH_BF16);
     few_heads(64, 4, 128, FLASH_BF16);
+    few_heads(8, 1, 256, FLASH_BF16);
     few_heads(16, 2, 256, FLASH_BF16);
     auto heads = [&](const char *name, int hq, int hkv) {
         workload w = uniform(name, 64, 1, 8192);

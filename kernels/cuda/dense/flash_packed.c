@@ -4,11 +4,16 @@
  * what each takes, as measured (dense-notes.md). */
 #include "flash_plan.h"
 
+/* Of a KV head, 16 rows each. */
+static int row_blocks(const flash_plan_input *in, int tokens) {
+    return (tokens * in->group + 15) / 16;
+}
+
 /* Times beside reading a key of a KV head, by a multiprocessor's share of the memory's rate: of decode with
  * `blocks` of 16 rows, and of a tile. H200, 64 requests of 8192 keys: 1.46 and 2.1 for 2 and 4 blocks of head
  * size 128, 1.55 for 2 of 256, 1.56 and 3.03 of 64, 1.98 and 3.94 of bytes, which each block widens. */
 static double decode_time(const flash_plan_input *in, int tokens) {
-    const int blocks = (tokens * in->group + 15) / 16;
+    const int blocks = row_blocks(in, tokens);
     if (blocks < 2) return 1;
     return in->key_bytes == 1 ? 0.98 * blocks : in->head_size <= 64 ? 0.76 * blocks : 0.8 + 0.33 * blocks;
 }
@@ -18,8 +23,7 @@ static double tile_time(const flash_plan_input *in) {
 
 /* CTAs of decode where no keys are cut. */
 static double decode_ctas(const flash_plan_input *in, int requests, int tokens) {
-    const int blocks = (tokens * in->group + 15) / 16;
-    return (double)requests * in->num_kv_heads * blocks;
+    return (double)requests * in->num_kv_heads * row_blocks(in, tokens);
 }
 /* How much longer than on average a multiprocessor is at work where there are between one CTA and two for
  * each: decode does not cut keys there, and some have two. */

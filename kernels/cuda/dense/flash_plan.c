@@ -234,59 +234,69 @@ static int choose_clusters(const decode_batch *b, int cluster, int limit, int ch
     return chunk;
 }
 
-/* Into how many pieces requests are cut, by which CTAs, and which of them merge in clusters. A captured
- * launch keeps its cluster, so all batches that it serves have multiples of it: small clusters divide large
- * ones, and fewer requests have larger clusters. Otherwise clusters are for pieces that merge there at once,
- * or for few heads, and large CTAs for the rest of the small batches: twice the bytes in flight, half the
- * pieces. */
+/* A captured launch keeps its cluster, so all batches that it serves have multiples of it: small clusters
+ * divide large ones, and fewer requests have larger clusters. Returns the keys of a piece. */
+static int choose_captured(decode_batch *b, flash_plan *plan, int limit) {
+    const flash_plan_input *in = b->in;
+    const int c = cluster_for(in, in->captured), together = in->captured * c, half = half_of(in),
+              places = in->modes[FLASH_LARGE_CTAS].slots,
+              is_one = in->num_seqs == 1 && 2 * together <= places && 4 * together > places;
+    double cost;
+    plan->cluster = c;
+    if (in->num_splits != 0) return b->longest;
+    /* Large CTAs: one request on half of the SMs, whatever its length, or several clusters for each of a few;
+     * more of these would not fit. */
+    if (!is_one && (c == 1 || 2 * together > half)) return choose_chunk(b, 0, c, limit, &cost);
+    plan->mode = FLASH_LARGE_CTAS;
+    /* A later batch of fewer requests or shorter queries is one or the other too, and may have more items,
+     * but never more than if an item were one CTA a head. */
+    plan->most_items = max_i(half / in->num_kv_heads / c, 1) * c;
+    b->max_slots = min_i(b->max_slots, max_i(half * in->num_seqs / in->captured / c, 1) * c);
+    cost = cost_of(b, FLASH_LARGE_CTAS, b->longest, c, c);
+    return choose_clusters(b, c, limit, b->longest, &cost);
+}
+
+/* Clusters are for pieces that merge there at once, or for few heads, and large CTAs for the rest of the
+ * small batches: twice the bytes in flight, half the pieces. Returns the keys of a piece. */
+static int choose_eager(const decode_batch *b, flash_plan *plan, int limit) {
+    const flash_plan_input *in = b->in;
+    const int ctas = b->ctas, longest = b->longest, places = in->modes[FLASH_LARGE_CTAS].slots,
+              largest = cluster_for(in, ctas);
+    double cost;
+    plan->mode = 2 * ctas <= places ? FLASH_LARGE_CTAS : FLASH_SMALL_CTAS;
+    if (longest <= in->modes[plan->mode].min_piece) return longest;
+    int chunk = choose_chunk(b, plan->mode, 1, limit, &cost);
+    for (int c = largest; c > 1; c /= 2) {
+        /* one CTA on every SM leaves no room to place larger clusters */
+        const int mode = (c == 2 ? ctas : ctas * c) * 2 <= places;
+        double merged = cost_of(b, mode, longest, c, c);
+        const int cut = b->is_alone && c == largest && ctas * c <= half_of(in) / 2
+                            ? choose_clusters(b, c, limit, longest, &merged)
+                            : longest;
+        if (merged >= cost) continue;
+        cost = merged;
+        chunk = cut;
+        plan->cluster = c;
+        plan->mode = mode;
+    }
+    if (ctas > in->modes[FLASH_SMALL_CTAS].slots && ctas <= in->modes[FLASH_NARROW_CTAS].slots &&
+        cost_of(b, FLASH_NARROW_CTAS, longest, 1, limit) < cost) {
+        chunk = longest;
+        plan->mode = FLASH_NARROW_CTAS;
+    }
+    return chunk;
+}
+
+/* Into how many pieces requests are cut, by which CTAs, and which of them merge in clusters. */
 static void choose_pieces(decode_batch *b, flash_plan *plan) {
     const flash_plan_input *in = b->in;
     flash_plan_request *r = plan->requests;
-    const int limit = min_i(FLASH_MAX_PIECES, b->max_slots), ctas = b->ctas, longest = b->longest,
-              half = half_of(in);
-    int chunk = longest;
-    double cost;
-    if (limit > 1 && in->captured > 0) {
-        plan->cluster = cluster_for(in, in->captured);
-        const int c = plan->cluster, together = in->captured * c, sms = in->modes[FLASH_LARGE_CTAS].slots,
-                  is_one = in->num_seqs == 1 && 2 * together <= sms && 4 * together > sms;
-        /* One request on half of the SMs, whatever its length, or several clusters for each of a few: more
-         * clusters of large CTAs would not fit. A later batch of fewer requests or shorter queries is planned
-         * as one or the other, and may have more items, but never more than if an item were one CTA a
-         * head. */
-        if (in->num_splits == 0 && (is_one || (c > 1 && 2 * together <= half))) {
-            plan->mode = FLASH_LARGE_CTAS;
-            plan->most_items = max_i(half / in->num_kv_heads / c, 1) * c;
-            b->max_slots = min_i(b->max_slots, max_i(half * in->num_seqs / in->captured / c, 1) * c);
-            cost = cost_of(b, FLASH_LARGE_CTAS, longest, c, c);
-            chunk = choose_clusters(b, c, limit, longest, &cost);
-        } else if (in->num_splits == 0)
-            chunk = choose_chunk(b, 0, plan->cluster, limit, &cost);
-    } else if (limit > 1 && in->num_splits == 0) {
-        plan->mode = 2 * ctas <= in->modes[1].slots ? FLASH_LARGE_CTAS : FLASH_SMALL_CTAS;
-        if (longest > in->modes[plan->mode].min_piece) {
-            chunk = choose_chunk(b, plan->mode, 1, limit, &cost);
-            const int most = cluster_for(in, ctas);
-            for (int c = most; c > 1; c /= 2) {
-                /* one CTA on every SM leaves no room to place larger clusters */
-                int mode = (c == 2 ? ctas : ctas * c) * 2 <= in->modes[1].slots;
-                double merged = cost_of(b, mode, longest, c, c);
-                const int cut = b->is_alone && c == most && ctas * c <= half / 2
-                                    ? choose_clusters(b, c, limit, longest, &merged)
-                                    : longest;
-                if (merged >= cost) continue;
-                cost = merged;
-                chunk = cut;
-                plan->cluster = c;
-                plan->mode = mode;
-            }
-            if (ctas > in->modes[0].slots && ctas <= in->modes[FLASH_NARROW_CTAS].slots &&
-                cost_of(b, FLASH_NARROW_CTAS, longest, 1, limit) < cost) {
-                chunk = longest;
-                plan->mode = FLASH_NARROW_CTAS;
-            }
-        }
-    }
+    const int limit = min_i(FLASH_MAX_PIECES, b->max_slots);
+    int chunk = b->longest;
+    if (limit > 1 && in->captured > 0)
+        chunk = choose_captured(b, plan, limit);
+    else if (limit > 1 && in->num_splits == 0)
+        chunk = choose_eager(b, plan, limit);
     for (int i = 0; i < b->n; i++)
         r[i].pieces = in->num_splits > 0 ? max_i(1, min_i(in->num_splits, limit))
                                          : pieces_for(r[i].span, chunk, plan->cluster, limit);
