@@ -274,7 +274,7 @@ static void dense_step_wild_pages(dense_step *s, const char *name, cudaStream_t 
 static void dense_step_refusals(dense_step *s, cudaStream_t stream) {
     char *want = calloc(1, dense_step_bytes), *got = malloc(dense_step_bytes);
     attn_error_t e = {.struct_size = sizeof e};
-    int32_t start[2] = {0, 1}, lens[1] = {2000};
+    int32_t start[2] = {0, 1}, lens[1] = {(int32_t)dense_step_problem.max_model_len + 1};
     attn_batch_t b = {.struct_size = sizeof b,
                       .num_reqs = 1,
                       .num_actual_tokens = 1,
