@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Timing of the flash kernels on the workloads of doc/ (D1..D5 decode, P1, P2 prefill, S1 a serving step,
+/* Timing of the flash kernels on the workloads of doc/ (D1..D6 decode, P1, P2 prefill, S1 a serving step,
  * E1 vision, C1 cache write, L1 one token, M2 latent attention's prefill, F1 scores far from zero), below
  * the plugin ABI: graph replays, burst (12 ms after a rest) and sustained (after 200 ms of the same load),
  * beside this run's own read ceiling. One line a row: name, us, rate. Usage: flash_bench [texts; a row runs
  * if its name contains one of them]. For experiments with decode, FLASH_PLANS="warps,cluster,pieces ..."
  * times each row that is asked for once more for each of these plans, in a burst alone; FLASH_BESIDE: SMs
- * of prefill in a mixed step, 0: decode before it. */
+ * of prefill in a mixed step, 0: decode before it; FLASH_ROW_TILES: 8 query rows each of a decode CTA. */
 #include "kernels/cuda/dense/flash_launch.h"
 #include "kernels/cuda/dense/flash_plan.h"
 
@@ -232,19 +232,23 @@ static void bench_plan(const workload &w, const forced_plan *forced) {
     flash_decode_config dc[FLASH_MODES];
     flash_prefill_config pc;
     if (flash_choose_decode(&shape, &device, &dc[0]) || flash_choose_prefill(&shape, &device, &pc)) exit(2);
-    for (int i = 1; i < FLASH_MODES; i++) {
-        dc[i] = dc[0];
-        flash_resize_decode(&shape, &device, i, &dc[i]);
-    }
     flash_plan_input in = {};
     in.q_start = q_start.data(), in.seq_lens = w.kv.data(), in.k_start = w.page ? nullptr : k_start.data();
     in.num_seqs = n, in.num_kv_heads = w.hkv, in.group = p.group;
     in.num_sms = device.num_sms, in.head_size = w.d, in.key_bytes = eb;
-    in.decode_tokens = decode_tokens, in.decode_rows = dc[0].row_tiles * 8;
+    in.decode_tokens = decode_tokens, in.causal = w.causal;
+    in.window_left = w.window, in.window_right = -1;
+    dc[0].row_tiles = getenv("FLASH_ROW_TILES") ? std::min(dc[0].row_tiles, atoi(getenv("FLASH_ROW_TILES")))
+                                                : flash_choose_row_tiles(&in, dc[0].row_tiles, w.captured);
+    in.decode_rows = dc[0].row_tiles * 8;
+    for (int i = 0; i < FLASH_MODES; i++) {
+        dc[i] = dc[0];
+        flash_resize_decode(&shape, &device, i, &dc[i]);
+    }
     for (int i = 0; i < FLASH_MODES; i++)
         in.modes[i] = {device.num_sms * dc[i].ctas_per_sm, dc[i].ctas_per_sm, dc[i].warps * 16};
-    in.block_rows = pc.block_rows, in.tile_heads = pc.tile_heads, in.packed = pc.packed, in.causal = w.causal;
-    in.window_left = w.window, in.window_right = -1, in.max_cluster = device.major == 9 ? 8 : 0;
+    in.block_rows = pc.block_rows, in.tile_heads = pc.tile_heads, in.packed = pc.packed;
+    in.max_cluster = device.major == 9 ? 8 : 0;
     if (w.captured) in.captured = n * w.hkv * ((max_q * p.group + in.decode_rows - 1) / in.decode_rows);
     if (forced) in.num_splits = forced->pieces;
     flash_plan_limits lim = {};
@@ -454,6 +458,32 @@ int main(int argc, char **argv) {
     few_heads(64, 4, 128, FLASH_BF16);
     few_heads(8, 1, 256, FLASH_BF16);
     few_heads(16, 2, 256, FLASH_BF16);
+    /* few query tokens, as speculative decoding checks them */
+    auto few_tokens = [&](int hq, int hkv, int d, int kv_dtype, int n, int tokens, int kv) {
+        char name[80];
+        snprintf(name, sizeof name, "D6 %d/%d x%d%s %dx%d of %d", hq, hkv, d,
+                 kv_dtype == FLASH_E4M3 ? " e4m3" : "", n, tokens, kv);
+        workload w = uniform(name, n, tokens, kv);
+        w.hq = hq, w.hkv = hkv, w.d = d, w.kv_dtype = kv_dtype, w.rotate = 1;
+        bench(w);
+        w.name += " captured", w.captured = 1;
+        bench(w);
+    };
+    few_tokens(64, 8, 128, FLASH_BF16, 64, 4, 8192);
+    few_tokens(64, 8, 128, FLASH_BF16, 4, 4, 32768);
+    few_tokens(32, 8, 128, FLASH_BF16, 32, 8, 4096);
+    few_tokens(8, 1, 128, FLASH_BF16, 4, 4, 8192);
+    few_tokens(8, 1, 128, FLASH_BF16, 4, 5, 8192);
+    few_tokens(8, 1, 128, FLASH_BF16, 32, 3, 8192);
+    few_tokens(64, 8, 64, FLASH_BF16, 64, 4, 8192);
+    few_tokens(64, 8, 64, FLASH_BF16, 64, 8, 8192);
+    few_tokens(64, 8, 64, FLASH_BF16, 4, 4, 8192);
+    few_tokens(32, 2, 128, FLASH_BF16, 16, 2, 8192);
+    few_tokens(64, 8, 128, FLASH_E4M3, 64, 4, 8192);
+    few_tokens(32, 8, 128, FLASH_E4M3, 64, 8, 8192);
+    few_tokens(48, 8, 128, FLASH_BF16, 32, 4, 4096);
+    few_tokens(71, 1, 64, FLASH_BF16, 32, 1, 8192);
+    few_tokens(64, 8, 96, FLASH_BF16, 32, 4, 4096);
     auto heads = [&](const char *name, int hq, int hkv) {
         workload w = uniform(name, 64, 1, 8192);
         w.hq = hq, w.hkv = hkv;

@@ -177,6 +177,33 @@ static std::vector<test_case> all_cases() {
                 if (i == 3 && mode & 1)
                     c.hq = c.hkv = 2; /* one row: columns that are no multiple of a warp */
             });
+    /* 17 to 71 rows of a KV head: CTAs of 24 and 32 rows, one and more, all rows there or the last CTA's first
+     * ones; in pieces, clusters, captured; few CTAs and more than fit at once */
+    for (auto hh : std::vector<std::pair<int, int>>{{16, 2}, {24, 2}, {6, 2}, {40, 1}, {71, 1}, {32, 2}})
+        for (int mode = 0; mode < 14; mode++)
+            add("rows", [&](test_case &c) {
+                const int group = hh.first / hh.second, most = std::max(1, std::min(16, 64 / group)),
+                          tokens = mode % 3 ? most : std::max(1, most / 2);
+                c.hq = hh.first, c.hkv = hh.second, c.decode_tokens = tokens, c.force_sm80 = mode == 7;
+                c.d = mode == 1 || mode == 8 || mode == 13 ? 64
+                      : mode == 2 || mode == 9             ? 96
+                      : mode == 3                          ? 80
+                      : mode == 10                         ? 112
+                                                           : 128;
+                c.q_dtype = mode % 4 == 3 ? FLASH_F16 : FLASH_BF16;
+                c.kv_dtype = mode == 4 || mode == 8 || mode == 11 ? FLASH_E4M3 : 0;
+                c.per_head = mode == 4, c.e4m3_query = mode == 11;
+                c.lens.clear();
+                for (int i = 0; i < (mode % 5 == 4 ? 100 : 1 + mode % 5); i++) {
+                    const int q = i % 9 == 4 ? 0 : 1 + (i * 5 + mode + tokens - 1) % tokens;
+                    c.lens.push_back({q, q + (i * 371 + mode * 677) % 3000});
+                }
+                c.lens[0] = {tokens, mode == 5 ? 33000 : mode == 6 ? tokens : 5000};
+                c.layout = mode % 3, c.page = mode % 2 ? 16 : 48, c.captured = mode == 5 || mode == 9;
+                c.causal = mode == 10 ? 2 : 1, c.sinks = mode % 2, c.alibi = mode == 6 || mode == 13;
+                c.window = mode == 3 || mode == 12 ? 300 : 0, c.cap = mode == 12 ? 20. : 0.;
+                c.chunk = mode == 2 ? 700 : 0, c.lookback = 1, c.splits = mode == 1 ? 5 : 0;
+            });
     for (int mode = 0; mode < 3; mode++) /* one wave of narrow CTAs, two of others */
         add("narrow", [&](test_case &c) {
             c.lens.clear();

@@ -2,7 +2,7 @@
 /* Decode: few query rows against a long paged cache, limited by how fast memory is read. sm_80 and later.
  *
  * Transposed products with mma.sync.m16n8k16: S^T = K Q^T and O^T = V^T P^T, so that 16 keys fill the M side
- * and up to 8 (NT * 8) query rows the N side. A warp is the unit of work: it owns every num_warps-th block of
+ * and up to NT * 8 query rows the N side. A warp is the unit of work: it owns every num_warps-th block of
  * 16 keys of the CTA's piece and a private ring of STAGES blocks in shared memory, filled by its own cp.async
  * groups; inside the loop there is no barrier wider than the warp. The warps' (m, l, O) meet once at the end.
  *
@@ -35,7 +35,10 @@ struct decode_traits {
     static constexpr int STAGES = DECODE_SM80_STAGES;
     static constexpr int BLOCK = 16 * RS, RING = DECODE_SM80_RING(DK, DV, EB);
     static constexpr int ORS = DECODE_SM80_OUT_ROW(DV); /* floats per row of the final exchange */
-    static constexpr int ROWS = NT * 8;
+    /* Where they receive from their cluster: behind the ring, or in it, behind what the warps exchange, when
+     * all are done with it. Later, but a second CTA has room beside many rows. */
+    static constexpr bool INBOX_IN_RING = NT > 2;
+    static constexpr int ROWS = NT * 8, SM_WARPS = DECODE_SM80_SM_WARPS(DK, DV, EB, NT);
 };
 
 /* Offset of 16-byte unit c of ring row r: the 128-byte swizzle. ldmatrix meets no bank conflict, and a
@@ -106,9 +109,25 @@ ATTN_DEV void load_block(uint64_t policy, uint32_t dst, const uint8_t *src, int6
     }
 }
 
+/* Keys [lo, hi) that a query row sees, the position of its token, and the slope of its head. */
+struct decode_row {
+    int lo, hi, pos;
+    float slope;
+};
+
+ATTN_DEV decode_row decode_row_of(const flash_params &p, const seq_view &sv, int head, int row, int rows) {
+    const int t = token_of(p, sv, row);
+    const bool is_there = row < rows;
+    decode_row r;
+    visible_keys(p, sv, is_there ? t : 0, r.lo, r.hi);
+    if (!is_there) r.hi = 0;
+    r.pos = sv.kv_len - sv.q_len + t;
+    r.slope = is_there && p.alibi ? __ldg(p.alibi + head * p.group + row - t * p.group) * LOG2E : 0.f;
+    return r;
+}
+
 template <int KV, int DK, int DV, int NT>
-__global__ void __launch_bounds__(32 * DECODE_WARPS,
-                                  NT == 1 && DK + DV <= (KV == DT_E4M3 ? 256 : 128) ? 2 : 1)
+__global__ void __launch_bounds__(32 * DECODE_WARPS, decode_traits<KV, DK, DV, NT>::SM_WARPS / DECODE_WARPS)
     decode_kernel(const __grid_constant__ flash_params p) {
     using T = decode_traits<KV, DK, DV, NT>;
     constexpr int MMA = T::MMA, EB = T::EB, ROWS = T::ROWS, STAGES = T::STAGES;
@@ -145,7 +164,7 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS,
     }
     const int width = item4.z > 1 ? cluster_width() : 1;
 #if __CUDA_ARCH__ >= 900
-    if (width > 1) cluster_arrive_relaxed();
+    if (width > 1 && !T::INBOX_IN_RING) cluster_arrive_relaxed();
 #endif
 
     /* This CTA's keys: the union of what its rows see, cut into pieces of a multiple of 64. */
@@ -239,21 +258,20 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS,
         load();
     ids_next = entry_of(32 + lane);
 
-    /* What each of the thread's 2 * NT query rows sees. */
-    int row_lo[NT][2], row_hi[NT][2], row_pos[NT][2];
-    float slope[NT][2];
+    /* What each of the thread's 2 * NT query rows sees; many of them are looked at where they are wanted. */
+    constexpr int HELD = NT <= 2 ? NT : 1;
+    decode_row held[HELD][2];
+    auto row_of = [&](int n, int e) { return decode_row_of(p, sv, head, row0 + n * 8 + 2 * q + e, rows); };
+    if constexpr (NT <= 2)
 #pragma unroll
-    for (int n = 0; n < NT; n++) {
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int r = row0 + n * 8 + 2 * q + e, t = token_of(p, sv, r);
-            bool ok = r < rows;
-            visible_keys(p, sv, ok ? t : 0, row_lo[n][e], row_hi[n][e]);
-            if (!ok) row_hi[n][e] = 0;
-            row_pos[n][e] = sv.kv_len - sv.q_len + t;
-            slope[n][e] = ok && p.alibi ? __ldg(p.alibi + head * p.group + r - t * p.group) * LOG2E : 0.f;
-        }
-    }
+        for (int n = 0; n < NT; n++)
+            held[n][0] = row_of(n, 0), held[n][1] = row_of(n, 1);
+    auto seen_by = [&](int n, int e) {
+        if constexpr (NT <= 2)
+            return held[n][e];
+        else
+            return row_of(n, e);
+    };
     if (KV == DT_E4M3 && p.q_dtype != DT_F16) {
 #pragma unroll
         for (int n = 0; n < NT; n++)
@@ -320,16 +338,20 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS,
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    s[n][i] = fmaf(slope[n][i & 1], (float)(tok + (i >> 1) * 8 - row_pos[n][i & 1]), s[n][i]);
+                for (int e = 0; e < 2; e++) {
+                    const decode_row r = seen_by(n, e);
+                    s[n][e] = fmaf(r.slope, (float)(tok - r.pos), s[n][e]);
+                    s[n][2 + e] = fmaf(r.slope, (float)(tok + 8 - r.pos), s[n][2 + e]);
+                }
         }
         if (tok0 < lo_last || tok0 + 16 > hi_first || tok0 + 16 > t1) {
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    int k = tok + (i >> 1) * 8;
-                    if (k < row_lo[n][i & 1] || k >= row_hi[n][i & 1] || k >= t1) s[n][i] = -INFINITY;
+                for (int e = 0; e < 2; e++) {
+                    const decode_row r = seen_by(n, e);
+                    if (tok < r.lo || tok >= r.hi || tok >= t1) s[n][e] = -INFINITY;
+                    if (tok + 8 < r.lo || tok + 8 >= r.hi || tok + 8 >= t1) s[n][2 + e] = -INFINITY;
                 }
         }
         raise_max(s, m, l, o, 8.f);
@@ -364,6 +386,9 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS,
     /* Merge of the warps through the ring's memory. */
     sum_lanes(l);
     __syncthreads();
+#if __CUDA_ARCH__ >= 900
+    if (width > 1 && T::INBOX_IN_RING) cluster_arrive();
+#endif
     float *so = (float *)smem;
 #pragma unroll
     for (int n = 0; n < NT; n++) {
@@ -385,7 +410,8 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS,
     }
     __syncthreads();
     const decode_place place = {head, row0, min(ROWS, rows - row0), item4.y, item4.z, item4.w};
-    uint8_t *behind = smem + max(nwarp * T::RING, nwarp * ROWS * T::ORS * 4);
+    const int out_bytes = nwarp * ROWS * T::ORS * 4;
+    uint8_t *behind = smem + (T::INBOX_IN_RING ? out_bytes : max(nwarp * T::RING, out_bytes));
     merge_and_store<ROWS, DV>(p, sv, place, width, so, exchange, *(cluster_inbox<ROWS, DV> *)behind);
     if (ends_last) pdl_wait();
 }
@@ -394,21 +420,23 @@ template <int KV, int DK, int DV, int NT>
 int launch_decode(const flash_params *p, const flash_decode_config *c, int num_items, void *stream) {
     using T = decode_traits<KV, DK, DV, NT>;
     auto kernel = decode_kernel<KV, DK, DV, NT>;
-    const int inbox = (int)sizeof(cluster_inbox<T::ROWS, DV>);
     int bytes = c->warps * DECODE_SM80_WARP_SMEM(DK, DV, T::EB, NT);
+    const int out_bytes = c->warps * T::ROWS * T::ORS * 4,
+              with_inbox = (T::INBOX_IN_RING ? out_bytes : bytes) + (int)sizeof(cluster_inbox<T::ROWS, DV>),
+              cluster_bytes = with_inbox > bytes ? with_inbox : bytes;
     /* at open, outside any capture: the same limit by every instance, since others may be running */
     if (!p) {
         /* all of them alike, so that one begins beside another, and beside those of peers_sm80.cu */
         const int e = (int)cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                                 cudaSharedmemCarveoutMaxShared);
         if (e != cudaSuccess) return e;
-        const int with_inbox =
-            (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes + inbox);
-        if (with_inbox == cudaSuccess) return cudaSuccess;
+        if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, cluster_bytes) ==
+            cudaSuccess)
+            return cudaSuccess;
         (void)cudaGetLastError(); /* no room for clusters on this device */
         return (int)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     }
-    if (c->cluster > 1) bytes += inbox;
+    if (c->cluster > 1) bytes = cluster_bytes;
     const int row_blocks = (p->max_rows / p->num_kv_heads + T::ROWS - 1) / T::ROWS;
     cudaLaunchConfig_t l = {};
     l.gridDim = dim3((unsigned)(p->num_kv_heads * row_blocks), (unsigned)num_items);
@@ -443,13 +471,31 @@ int launch_decode(const flash_params *p, const flash_decode_config *c, int num_i
     return (int)cudaLaunchKernelEx(&l, kernel, x);
 }
 
+template <int KV, int DK, int DV>
+int launch_of_tiles(const flash_params *p, const flash_decode_config *c, int num_items, void *stream) {
+    constexpr int MOST = DECODE_SM80_ROW_TILES(DK, DV);
+    static_assert(MOST <= DECODE_SM80_MOST_ROW_TILES, "an instance for each number of row tiles");
+    switch (c->row_tiles) {
+    case 1:
+        return launch_decode<KV, DK, DV, 1>(p, c, num_items, stream);
+    case 2:
+        return launch_decode<KV, DK, DV, 2>(p, c, num_items, stream);
+    case 3:
+        if constexpr (MOST >= 3) return launch_decode<KV, DK, DV, 3>(p, c, num_items, stream);
+        break;
+    case 4:
+        if constexpr (MOST >= 4) return launch_decode<KV, DK, DV, 4>(p, c, num_items, stream);
+        break;
+    }
+    return (int)cudaErrorInvalidDeviceFunction;
+}
+
 #define INSTANCE(TYPE, CLASS)                                                                                \
     extern "C" int flash_decode_##TYPE##_##CLASS(const flash_params *p, const flash_decode_config *c,        \
                                                  int num_items, void *stream) {                              \
         using namespace attn_cuda;                                                                           \
         [[maybe_unused]] constexpr flash_class k = flash_class_##CLASS;                                      \
-        return c->row_tiles == 1 ? launch_decode<FLASH_TYPE_##TYPE, k.dk, k.dv, 1>(p, c, num_items, stream)  \
-                                 : launch_decode<FLASH_TYPE_##TYPE, k.dk, k.dv, 2>(p, c, num_items, stream); \
+        return launch_of_tiles<FLASH_TYPE_##TYPE, k.dk, k.dv>(p, c, num_items, stream);                      \
     }
 
 } /* namespace attn_cuda */

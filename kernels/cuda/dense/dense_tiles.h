@@ -15,6 +15,12 @@
 #define DECODE_SM80_OUT_ROW(dv) ((dv) + 4) /* floats */
 #define DECODE_SM80_WARP_SMEM(dk, dv, element_bytes, row_tiles)                                              \
     DENSE_MAX(DECODE_SM80_RING(dk, dv, element_bytes), (row_tiles)*8 * DECODE_SM80_OUT_ROW(dv) * 4)
+/* Warps of an SM by their registers: 128 of a thread, or all. */
+#define DECODE_SM80_SM_WARPS(dk, dv, element_bytes, row_tiles)                                               \
+    ((row_tiles) <= ((dk) + (dv) <= 128 ? 2 : 1) && ((dk) + (dv)) * (element_bytes) <= 256 ? 16 : 8)
+/* Of 8 query rows each, whose Q and O fit a thread's registers. */
+#define DECODE_SM80_ROW_TILES(dk, dv) ((dk) + (dv) <= 256 ? 4 : 2)
+#define DECODE_SM80_MOST_ROW_TILES    4
 
 /* Portable prefill: 64 rows a warp tile, two of which halve the reads of K and V from shared memory; keys as
  * registers and 99 KB allow; rows are an odd number of 16-byte units apart. */

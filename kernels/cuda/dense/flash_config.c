@@ -43,11 +43,17 @@ static int size_decode(const flash_shape *s, const flash_device *d, int warps, f
     c->smem_bytes = warps * warp_bytes;
     /* beside the ring: 1 KB that the system takes, and the exchange of row maxima and sums */
     c->ctas_per_sm = d->smem_per_sm / (c->smem_bytes + 1024 + 128 + 64 * 8 * c->row_tiles);
-    /* registers: about 120 at 16 warps, 255 at 8 */
-    int by_warps = (s->kv_dtype == FLASH_E4M3 || k->dk + k->dv <= 192 ? 16 : 8) / warps;
+    const int by_warps =
+        DECODE_SM80_SM_WARPS(k->dk, k->dv, s->kv_dtype == FLASH_E4M3 ? 1 : 2, c->row_tiles) / warps;
     if (c->ctas_per_sm > by_warps) c->ctas_per_sm = by_warps;
     if (c->ctas_per_sm < 1) c->ctas_per_sm = 1;
     return 0;
+}
+
+/* As few CTAs as have room for all rows, and of those the smallest: each reads all keys. */
+int flash_row_tiles_for(const flash_class *dim, int rows) {
+    const int most = 8 * DECODE_SM80_ROW_TILES(dim->dk, dim->dv), blocks = (rows + most - 1) / most;
+    return (rows + 8 * blocks - 1) / (8 * blocks);
 }
 
 /* Small CTAs, several per SM: one reads while another starts or ends. Together 96 KB and more in flight. */
@@ -55,8 +61,9 @@ int flash_choose_decode(const flash_shape *s, const flash_device *d, flash_decod
     if (!shape_is_served(s) || d->major < 8) return -1;
     int rows = s->num_q_heads / s->num_kv_heads * (s->max_decode_tokens > 0 ? s->max_decode_tokens : 1);
     c->class_index = flash_class_of(s->head_size, s->head_size_v);
-    c->row_tiles = rows > 8 ? 2 : 1;
-    return c->class_index < 0 ? -1 : size_decode(s, d, 4, c);
+    if (c->class_index < 0) return -1;
+    c->row_tiles = flash_row_tiles_for(&flash_classes[c->class_index], rows);
+    return size_decode(s, d, 4, c);
 }
 
 void flash_resize_decode(const flash_shape *s, const flash_device *d, int mode, flash_decode_config *c) {

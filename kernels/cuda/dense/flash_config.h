@@ -32,7 +32,7 @@ typedef struct flash_shape {
 
 typedef struct flash_decode_config {
     int32_t class_index; /* row of the instance table, -1: no kernel */
-    int32_t row_tiles;   /* query rows per CTA / 8: 1 or 2 */
+    int32_t row_tiles;   /* query rows per CTA / 8 */
     int32_t warps;
     int32_t ctas_per_sm;
     int32_t smem_bytes;
@@ -95,9 +95,11 @@ DENSE_SM90_E4M3_CLASSES(FLASH_E4M3_NAMED, )
 DENSE_RESIDENT_CLASSES(FLASH_RESIDENT_NAMED, )
 #endif
 
+/* Of a decode CTA of a class where requests have at most so many query rows (tokens * group). */
+int flash_row_tiles_for(const flash_class *dim, int rows);
 /* 0 on success, -1 when the shape or the device has no kernel. */
 int flash_choose_decode(const flash_shape *shape, const flash_device *device, flash_decode_config *config);
-/* The same kernel in CTAs of twice or half the warps, where shared memory holds them. */
+/* CTAs of config->row_tiles in a mode, enum flash_decode_mode, whose warps shared memory holds. */
 void flash_resize_decode(const flash_shape *shape, const flash_device *device, int mode,
                          flash_decode_config *config);
 int flash_choose_prefill(const flash_shape *shape, const flash_device *device, flash_prefill_config *config);

@@ -23,12 +23,19 @@ static int pieces_for(int span, int chunk, int unit, int limit) {
 /* How much slower than alone on an SM the CTAs of one wave are: SMs share the read rate among their CTAs.
  * Where some SMs have none the others read faster, at most so much, and half of them nearly as much as all
  * (dense-notes.md): that is for pieces that meet in clusters (is_local), others had better be many. */
-static double crowding(const flash_plan_mode *m, double count, int is_local) {
+static double crowding(const flash_plan_input *in, int mode, double count, int is_local) {
+    const flash_plan_mode *m = &in->modes[mode];
     const int per_sm = max_i(1, m->ctas_per_sm), sms = max_i(1, m->slots / per_sm);
-    double busy = count / sms;
-    if (busy > 1 || !is_local) return (double)ceil_div((int)count, sms) / per_sm;
-    if (busy < 0.5) busy = 0.5;
-    return busy / (0.84 + 0.16 * busy) / per_sm;
+    double busy = count / sms, time;
+    if (busy > 1 || !is_local)
+        time = (double)ceil_div((int)count, sms) / per_sm;
+    else {
+        if (busy < 0.5) busy = 0.5;
+        time = busy / (0.84 + 0.16 * busy) / per_sm;
+    }
+    /* one CTA of many rows does not multiply as fast as an SM reads where others are idle */
+    const double least = in->head_size <= 64 ? 0.82 : 0.64;
+    return in->decode_rows > FLASH_FEW_ROWS && time < least ? least : time;
 }
 
 /* Keys that a CTA of `mode` reads while a small one reads one. */
@@ -48,7 +55,7 @@ static double merge_time(const flash_decode_batch *b, int pieces, int cluster) {
 
 static const double no_plan = 1e30; /* a cost above all others */
 
-/* Of the places of large CTAs: more of them find no room in clusters. */
+/* Of the places of large CTAs: more of them find no room in clusters, but pairs do. */
 static int half_of(const flash_plan_input *in) {
     return in->modes[FLASH_LARGE_CTAS].slots / 2;
 }
@@ -76,11 +83,11 @@ static double cost_of(const flash_decode_batch *b, int mode, int chunk, int clus
         most = max_i(most, p);
     }
     const int is_clusters = cluster > 1 && mode == FLASH_LARGE_CTAS;
-    if (is_clusters && most > cluster && count > half_of(b->in)) return no_plan;
+    if (is_clusters && cluster > 2 && most > cluster && count > half_of(b->in)) return no_plan;
     const double merge = merge_time(b, most, cluster);
     /* clusters find places on half of the SMs, but where two CTAs share an SM they do not spread evenly */
     const int is_local = most <= cluster || (is_clusters && 2 * count * m->ctas_per_sm <= slots);
-    if (count <= slots) return (longest * crowding(m, count, is_local) + piece) / speed + merge;
+    if (count <= slots) return (longest * crowding(b->in, mode, count, is_local) + piece) / speed + merge;
     double even = total / slots, waves = (double)(long)((count + slots - 1) / slots) * (total / count);
     double time = waves > even ? 0.5 * (even + waves) : even;
     return (time < longest ? longest : time) / speed + merge;
@@ -153,11 +160,19 @@ static int choose_captured(flash_decode_batch *b, flash_plan *plan, int limit) {
     if (in->num_splits != 0) return b->longest;
     /* Large CTAs: one request on half of the SMs, whatever its length, or several clusters for each of a few;
      * more of these would not fit. */
-    if (!is_one && (c == 1 || 2 * together > half)) return choose_chunk(b, 0, c, limit, &cost);
+    if (!is_one && (c == 1 || 2 * together > half)) {
+        /* many rows want the warps of large CTAs, which find room on all SMs in pairs */
+        if (c > 1 && in->decode_rows > FLASH_FEW_ROWS) {
+            plan->mode = FLASH_LARGE_CTAS;
+            plan->cluster = together <= half ? c : 2;
+        }
+        return choose_chunk(b, plan->mode, plan->cluster, limit, &cost);
+    }
     plan->mode = FLASH_LARGE_CTAS;
     /* A later batch of fewer requests or shorter queries is one or the other too, and may have more items,
-     * but never more than if an item were one CTA a head. */
-    plan->most_items = max_i(half / in->num_kv_heads / c, 1) * c;
+     * but never more than if an item were one CTA a head; where it has few rows, an SM may hold two. */
+    const int most = in->decode_rows > FLASH_FEW_ROWS ? max_i(half, in->num_sms) : half;
+    plan->most_items = max_i(most / in->num_kv_heads / c, 1) * c;
     b->max_slots = min_i(b->max_slots, max_i(half * in->num_seqs / in->captured / c, 1) * c);
     cost = cost_of(b, FLASH_LARGE_CTAS, b->longest, c, c);
     return choose_clusters(b, c, limit, b->longest, &cost);
@@ -174,8 +189,11 @@ static int choose_eager(const flash_decode_batch *b, flash_plan *plan, int limit
     if (longest <= in->modes[plan->mode].min_piece) return longest;
     int chunk = choose_chunk(b, plan->mode, 1, limit, &cost);
     for (int c = largest; c > 1; c /= 2) {
-        /* one CTA on every SM leaves no room to place larger clusters */
-        const int mode = (c == 2 ? ctas : ctas * c) * 2 <= places;
+        /* One CTA on every SM leaves no room to place clusters larger than pairs. On three of four it does,
+         * which pays where warps have much to do beside reading. */
+        const int mode = c == 2                ? 2 * ctas <= places
+                         : in->decode_rows > 8 ? 4 * ctas * c <= 3 * places
+                                               : 2 * ctas * c <= places;
         double merged = cost_of(b, mode, longest, c, c);
         const int cut = b->is_alone && c == largest && ctas * c <= half_of(in) / 2
                             ? choose_clusters(b, c, limit, longest, &merged)
@@ -206,4 +224,15 @@ void flash_choose_pieces(flash_decode_batch *b, flash_plan *plan) {
     for (int i = 0; i < b->n; i++)
         r[i].pieces = in->num_splits > 0 ? max_i(1, min_i(in->num_splits, limit))
                                          : pieces_for(r[i].span, chunk, plan->cluster, limit);
+}
+
+int flash_choose_row_tiles(const flash_plan_input *in, int row_tiles, int is_captured) {
+    enum { KEYS = 1024 }; /* of a multiprocessor: measured break-even */
+    double keys = 0;
+    if (is_captured || 8 * row_tiles <= FLASH_FEW_ROWS) return row_tiles;
+    for (int s = 0; s < in->num_seqs; s++) {
+        const int q = in->q_start[s + 1] - in->q_start[s];
+        if (q > 0 && q <= in->decode_tokens) keys += flash_visible_span(in, s, q, 0, q - 1);
+    }
+    return keys * in->num_kv_heads >= (double)KEYS * in->num_sms ? row_tiles : FLASH_FEW_ROWS / 8;
 }

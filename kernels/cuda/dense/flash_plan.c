@@ -103,13 +103,13 @@ static int plan_decode(const flash_plan_input *in, const flash_plan_limits *lim,
         plan->decode_tokens = max_i(plan->decode_tokens, q_len);
     }
     flash_decode_batch batch = {.in = in,
-                          .r = r,
-                          .n = n,
-                          .longest = longest,
-                          .ctas = ctas,
-                          .rows = min_i(in->decode_rows, plan->decode_tokens * in->group),
-                          .max_slots = lim->max_slots,
-                          .is_alone = is_alone};
+                                .r = r,
+                                .n = n,
+                                .longest = longest,
+                                .ctas = ctas,
+                                .rows = min_i(in->decode_rows, plan->decode_tokens * in->group),
+                                .max_slots = lim->max_slots,
+                                .is_alone = is_alone};
     if (n > 0) flash_choose_pieces(&batch, plan);
     for (int i = 0; i < n; i++)
         if (r[i].pieces > 1) r[i].span = ceil_div(r[i].span, r[i].pieces);

@@ -13,7 +13,10 @@
 extern "C" {
 #endif
 
-enum { FLASH_MAX_PIECES = 256 };
+enum {
+    FLASH_MAX_PIECES = 256,
+    FLASH_FEW_ROWS = 16
+}; /* rows of a decode CTA: as many read beside nothing else */
 
 typedef struct flash_plan_limits {
     int32_t max_seqs;                   /* requests */
@@ -116,6 +119,12 @@ int32_t flash_prefix_capacity(const flash_plan_input *shape, int32_t max_tokens)
 /* 0, or -1 when `capacity` is too small. */
 int flash_plan_prefix(const flash_plan_input *in, int32_t tokens, int32_t capacity, flash_tile *tiles,
                       flash_prefix_plan *plan);
+
+/* Row tiles of a batch's decode CTAs, of which there would be fewest with `row_tiles`
+ * (flash_row_tiles_for): so many, or CTAs of FLASH_FEW_ROWS, each of which reads the keys, from the L2 all
+ * but the first, where there is little to read and many rows would take longer to merge. Not of a captured
+ * launch, which serves any lengths and later batches of fewer requests, whose CTAs may not be more. */
+int flash_choose_row_tiles(const flash_plan_input *in, int row_tiles, int is_captured);
 
 /* Whether tiles of a problem may be cut at all: where no mask looks at distances, not where a number of
  * pieces is asked for, as batch invariance does, nor in a cascade, nor where a launch serves later

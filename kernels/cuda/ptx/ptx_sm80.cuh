@@ -283,10 +283,14 @@ ATTN_DEV void st_cluster4(uint32_t addr, float4 v) {
                  "f"(v.z), "f"(v.w)
                  : "memory");
 }
-/* The two halves of cluster_sync. This arrival only says that the thread has started: nothing before it is
+/* The halves of cluster_sync. This arrival only says that the thread has started: nothing before it is
  * for others. */
 ATTN_DEV void cluster_arrive_relaxed() {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+/* This one says that it has done what comes before it. */
+ATTN_DEV void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 }
 ATTN_DEV void cluster_wait() {
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");

@@ -164,7 +164,7 @@ static int merge_tiles(attn_instance_t *in, const flash_host_header *h, const fl
 
 static int launch(attn_instance_t *in, const flash_host_header *h, const flash_params *p, char *meta,
                   char *work, void *stream) {
-    flash_decode_config dc = in->decode[h->many_rows][h->mode];
+    flash_decode_config dc = in->decode[h->row_tiles - 1][h->mode];
     dc.cluster = h->cluster;
     flash_params decode = *p;
     decode.beside = h->beside > 0;

@@ -37,7 +37,8 @@ struct attn_instance {
     flash_shape shape;
     flash_device device;
     flash_runtime runtime;
-    flash_decode_config decode[2][FLASH_MODES]; /* [at most 8 query rows, more][enum flash_decode_mode] */
+    flash_decode_config decode[DECODE_SM80_MOST_ROW_TILES]
+                              [FLASH_MODES]; /* [row_tiles - 1][flash_decode_mode] */
     flash_prefill_config prefill;
     flash_prefill_config resident; /* kind 0: short requests are tiles of `prefill` too */
     flash_plan_input plan_input;   /* everything but the batch */
@@ -75,7 +76,7 @@ typedef struct flash_host_header {
     int32_t grid_items, grid_tiles; /* launch sizes; the real counts are on the device */
     int32_t listed_items;           /* of grid_items, those that are there for certain */
     int32_t max_decode_tokens;
-    int32_t many_rows, mode; /* which decode configuration */
+    int32_t row_tiles, mode; /* which decode configuration */
     int32_t cluster;         /* of the decode kernel */
     int32_t keys_per_tile;
     int32_t beside;             /* SMs of prefill, while decode runs on the others; 0: one after the other */
@@ -99,7 +100,9 @@ static inline flash_decode_func_t flash_decode_of(const attn_instance_t *in) {
     return in->backend->kernels->decode[in->kv_dtype - FLASH_F16][in->decode[0][0].class_index];
 }
 /* What the planner has to know of the decode configurations. */
-void flash_set_modes(const attn_instance_t *in, int many_rows, flash_plan_input *input);
+void flash_set_modes(const attn_instance_t *in, int row_tiles, flash_plan_input *input);
+/* Of its decode kernel where the requests have at most so many query tokens. */
+int flash_row_tiles_of(const attn_instance_t *in, int tokens);
 int flash_supports(const attn_problem_t *problem, const attn_device_t *device, attn_reasons_t *reasons);
 /* open of the ABI, of a backend that outlives the instance. */
 int flash_open(const flash_backend *backend, const attn_problem_t *problem, const attn_device_t *device,

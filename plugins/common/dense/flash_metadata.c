@@ -112,7 +112,6 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
         longest_decode = longest < in->max_decode_tokens ? longest : in->max_decode_tokens;
         longest_decode = longest_decode < 1 ? 1 : longest_decode;
     }
-    int many = longest_decode * in->group > 8;
     flash_plan_input pi = in->plan_input;
     pi.q_start = b.query_start_loc_host;
     pi.seq_lens = b.seq_lens_host;
@@ -120,7 +119,8 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     pi.k_start = in->has_cache ? NULL : key_start;
     pi.num_seqs = b.num_reqs;
     pi.first_key = b.common_prefix_len;
-    flash_set_modes(in, many, &pi);
+    const int row_tiles = flash_choose_row_tiles(&pi, flash_row_tiles_of(in, longest_decode), capture);
+    flash_set_modes(in, row_tiles, &pi);
     /* Few tokens a request may be tiles of several heads. A captured launch has both kernels then, and each
      * later batch is items or tiles as its lengths are: those of one block of tokens are the same whatever
      * the heads of a tile. */
@@ -178,7 +178,7 @@ int flash_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const a
     h->listed_items = capture ? 0 : h->grid_items;
     h->grid_tiles = plan.counts.num_tiles;
     h->max_decode_tokens = longest_decode;
-    h->many_rows = many;
+    h->row_tiles = row_tiles;
     h->mode = plan.mode;
     h->cluster = plan.cluster;
     h->keys_per_tile = plan.keys_per_tile;

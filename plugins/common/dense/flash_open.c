@@ -77,10 +77,16 @@ static void lay_out(attn_instance_t *in) {
             round_up((size_t)l->max_tokens * in->problem.num_heads * (size_t)in->dv * 2, 256);
 }
 
-void flash_set_modes(const attn_instance_t *in, int many_rows, flash_plan_input *pi) {
-    pi->decode_rows = in->decode[many_rows][0].row_tiles * 8;
+int flash_row_tiles_of(const attn_instance_t *in, int tokens) {
+    /* one kernel whatever the neighbours are */
+    if (in->features & ATTN_F_BATCH_INVARIANT) return in->max_decode_tokens * in->group > 8 ? 2 : 1;
+    return flash_row_tiles_for(&flash_classes[in->decode[0][0].class_index], tokens * in->group);
+}
+
+void flash_set_modes(const attn_instance_t *in, int row_tiles, flash_plan_input *pi) {
+    pi->decode_rows = row_tiles * 8;
     for (int i = 0; i < FLASH_MODES; i++) {
-        const flash_decode_config *c = &in->decode[many_rows][i];
+        const flash_decode_config *c = &in->decode[row_tiles - 1][i];
         /* other CTAs add up in another order: not where a request must not feel its neighbours */
         int is_there = i == 0 || !(in->features & ATTN_F_BATCH_INVARIANT);
         pi->modes[i] = (flash_plan_mode){is_there ? in->device.num_sms * c->ctas_per_sm : 0, c->ctas_per_sm,
@@ -113,26 +119,23 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
                               1,
                               in->shape.force_sm80,
                               seen_keys(in)};
-    flash_shape many = in->shape;
-    many.max_decode_tokens = in->max_decode_tokens;
     if (flash_choose_decode(&in->shape, &in->device, &in->decode[0][0]) ||
-        flash_choose_decode(&many, &in->device, &in->decode[1][0]) ||
         flash_choose_prefill(&in->shape, &in->device, &in->prefill))
         return attn_fail(
             error, ATTN_E_UNSUPPORTED, "head_size",
             "head sizes %d/%d do not fit the %d bytes of shared memory that a block of this device has",
             in->d, in->dv, in->device.smem_optin);
-    if (in->features & ATTN_F_BATCH_INVARIANT)
-        in->decode[0][0] = in->decode[1][0]; /* one kernel whatever the neighbours are */
-    for (int i = 0; i < 2; i++)
-        for (int mode = 1; mode < FLASH_MODES; mode++) {
-            in->decode[i][mode] = in->decode[i][0];
+    for (int i = DECODE_SM80_MOST_ROW_TILES - 1; i >= 0; i--)
+        for (int mode = 0; mode < FLASH_MODES; mode++) {
+            in->decode[i][mode] = in->decode[0][0];
+            in->decode[i][mode].row_tiles = i + 1;
             flash_resize_decode(&in->shape, &in->device, mode, &in->decode[i][mode]);
         }
     const int decodes = flash_decode_of(in) != NULL;
     if (!decodes) in->max_decode_tokens = 0;
-    const int block = in->decode[1][0].row_tiles > 1 ? 16 : 8; /* rows of a decode CTA */
-    in->ticket_stride = in->kv_heads * ((in->max_decode_tokens * in->group + block - 1) / block);
+    rows = in->max_decode_tokens * in->group;
+    const int least = rows > 8 ? 16 : 8; /* of a CTA, where there are several for a KV head */
+    in->ticket_stride = in->kv_heads * ((rows + least - 1) / least);
     flash_plan_input *pi = &in->plan_input;
     int window = p->sliding_window ? (int)p->sliding_window - 1 : -1;
     int chunk = (int)p->chunk_size, lookback = 0;
@@ -160,7 +163,7 @@ static int configure(attn_instance_t *in, attn_error_t *error) {
                              .num_splits = in->features & ATTN_F_BATCH_INVARIANT ? 1 : in->num_splits};
     in->limits.max_seqs = (int)(p->max_num_seqs ? p->max_num_seqs : 256);
     in->limits.max_tokens = max_tokens;
-    flash_set_modes(in, 1, pi);
+    flash_set_modes(in, 1, pi); /* no others have more CTAs at once */
     /* captured launches serve requests of any mask and number of keys but where the problem says them */
     if (p->mask == ATTN_MASK_FULL && !in->has_cache && !(in->features & ATTN_F_DEVICE_LENGTHS))
         flash_choose_resident(&in->shape, &in->device, &in->resident);
@@ -181,8 +184,14 @@ static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
     const flash_decode_func_t decode = flash_decode_of(in);
     int e = flash_runtime_init(&in->runtime, in->backend->kernels, in->device.num_sms,
                                in->prefill.kind != FLASH_PREFILL_SM80);
-    for (int i = 0; i < 2 && !e && decode != NULL; i++) /* the larger size allows the smaller */
-        e = decode(NULL, &in->decode[i][FLASH_LARGE_CTAS], 0, NULL);
+    for (int i = 0; i < DECODE_SM80_MOST_ROW_TILES && !e && decode != NULL; i++) {
+        int is_used = 0;
+        for (int tokens = 1; tokens <= in->max_decode_tokens; tokens++)
+            is_used |=
+                flash_row_tiles_of(in, tokens) == i + 1 || (i == 1 && flash_row_tiles_of(in, tokens) > i);
+        if (is_used)
+            e = decode(NULL, &in->decode[i][FLASH_LARGE_CTAS], 0, NULL); /* allows the smaller sizes */
+    }
     if (!e && (in->max_prefix_tiles > 0 || in->limits.max_cut_rows > 0)) e = flash_merge(NULL, NULL);
     if (!e && (in->features & ATTN_F_DEVICE_LENGTHS)) e = flash_read_lengths(NULL, NULL, 0, NULL);
     if (!e && in->has_cache) e = flash_write_cache(NULL, NULL);

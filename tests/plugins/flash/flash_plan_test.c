@@ -308,7 +308,7 @@ static void test_plan(void) {
 /* A captured launch serves later batches of fewer requests and shorter queries, whatever their keys are:
  * their items have to be in its grid, and requests to be whole clusters of it. */
 static void test_captured(void) {
-    int missing = 0, apart = 0, large = 0;
+    int missing = 0, apart = 0, large = 0, wide = 0;
     for (int round = 0; round < 20000; round++) {
         int cluster = 1, most = 0;
         const int heads = 1 + (int)next_random(16), group = 1 << next_random(5), two = (int)next_random(2),
@@ -322,12 +322,17 @@ static void test_captured(void) {
                           lens[s] = q_len + (int)next_random(next_random(2) ? 100 : 100000);
             flash_plan_input in = input(start, lens, n);
             in.num_kv_heads = heads, in.group = group, in.decode_tokens = 16, in.max_cluster = 8;
-            in.decode_rows = q_len * group > 8 ? 16 : 8;
+            const int row_tiles =
+                flash_choose_row_tiles(&in, flash_row_tiles_for(&(flash_class){64, 64}, q_len * group), 1);
+            wide += !later && row_tiles > 2;
+            in.decode_rows = 8 * row_tiles;
             in.captured = n * heads * ((q_len * group + in.decode_rows - 1) / in.decode_rows);
-            for (int m = 0; m < 2 && two; m++)
-                in.modes[m].slots *= 2, in.modes[m].ctas_per_sm *= 2;
             flash_plan_limits lim = {.max_seqs = 40, .max_tokens = 40 * 8};
-            flash_plan_capacity(&lim, &in);
+            flash_plan_input first = in;
+            for (int m = 0; m < 2 && two; m++)
+                first.modes[m].slots *= 2, first.modes[m].ctas_per_sm *= 2;
+            flash_plan_capacity(&lim, &first);
+            if (row_tiles <= 2) in = first; /* more rows leave an SM half as many CTAs */
             flash_plan p = empty_plan();
             if (flash_plan_build(&in, &lim, &p)) missing++;
             if (!later)
@@ -338,9 +343,11 @@ static void test_captured(void) {
             large += later && p.most_items > 0;
         }
     }
-    ok(missing == 0 && apart == 0 && large > 1000,
-       "20000 batches in launches of others (%d of large CTAs): %d have more items, %d are no whole clusters",
-       large, missing, apart);
+    ok(missing == 0 && apart == 0 && large > 1000 && wide > 1000,
+       "20000 batches in launches of others (%d of large CTAs, %d of many rows): %d have more items, %d are "
+       "no "
+       "whole clusters",
+       large, wide, missing, apart);
 }
 
 /* Few KV heads, as the ranks of a model have them: clusters of large CTAs in half of their places, as many as
