@@ -31,6 +31,7 @@ right() { # NAME BACKEND PROBLEM
     ok "$1: $2" is_right "$2" "$3"
 }
 ok "PTX of the kernels" make_ptx "$ATTN_TEST_SRCDIR" "$ptx" cache_write_sm80 decode_sm80-bf16-d64 \
+    decode_sm80-bf16-d128 \
     merge_sm80 prefill_sm90-bf16-d64-pages prefill_sm90-bf16-d72-rows mla_write_sm80 mla_rows_sm80 mla_project_sm80 \
     mla_decode_sm90_bf16 mla_combine_sm80 mla_combine_sm90 sparse_attend_sm90_bf16 widen_rows_sm80 resident_sm90-bf16-d64
 decoder="role=decoder mask=causal dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=64 block_size=16 features=lse"
@@ -130,6 +131,15 @@ one_head="$(echo "$decoder" | sed 's/num_kv_heads=2/num_kv_heads=1/') | query_le
 right "clusters of one KV head's pieces, which meet in memory" FLASH_ATTN "$one_head"
 fault "all clusters but one are left out" FLASH_ATTN "$one_head" decode_sm80-bf16-d64 \
     dense/decode_sm80_merge.cuh "s/pieces = c.pieces >> log_width;/pieces = 1;/" "WRONG"
+# 32 query rows of a KV head, of which there are enough keys for few multiprocessors.
+ATTN_MODEL_SMS=24
+rows="$(echo "$decoder" | sed 's/num_heads=4/num_heads=16/; s/head_size=64/head_size=128/') | query_lens=4 seq_lens=7000 \
+inputs=large_mean"
+right "many rows in a cluster" FLASH_ATTN "$rows"
+fault "query rows are read before all warps have put theirs" FLASH_ATTN "$rows" decode_sm80-bf16-d128 \
+    dense/decode_sm80.cuh "/query.store(p, i, nwarp);/,/} else/s/__syncthreads();/;/" "model:"
+fault "a cluster writes where keys are still read" FLASH_ATTN "$rows" decode_sm80-bf16-d128 dense/decode_sm80.cuh \
+    "s/width > 1 \&\& !T::INBOX_IN_RING/width > 1/; s/if (width > 1 \&\& T::INBOX_IN_RING) cluster_arrive();//" "model:"
 unset ATTN_MODEL_SMS
 right "a ring used often" FLASHMLA "$long"
 fault "a ring's memory is given back before wgmma has read it" FLASHMLA "$long" mla_decode_sm90_bf16 \

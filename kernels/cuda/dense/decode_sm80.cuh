@@ -18,10 +18,12 @@
 #define DECODE_SM80_CUH
 
 #include "decode_sm80_tile.cuh"
-#include "decode_sm80_merge.cuh"
+#include "decode_sm80_query.cuh"
 #include "flash_launch.h"
 #include "flash_rows.cuh"
 #include "page_id.cuh"
+
+#include <type_traits>
 
 namespace attn_cuda {
 
@@ -38,6 +40,9 @@ struct decode_traits {
     /* Where they receive from their cluster: behind the ring, or in it, behind what the warps exchange, when
      * all are done with it. Later, but a second CTA has room beside many rows. */
     static constexpr bool INBOX_IN_RING = NT > 2;
+    static constexpr bool SHARED_QUERY = DECODE_SM80_Q_SMEM(DK, NT) > 0;
+    using query =
+        std::conditional_t<SHARED_QUERY, shared_query<KV, NT, DK / 16>, held_query<KV, NT, DK / 16>>;
     static constexpr int ROWS = NT * 8, SM_WARPS = DECODE_SM80_SM_WARPS(DK, DV, EB, NT);
 };
 
@@ -193,26 +198,16 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, decode_traits<KV, DK, DV, N
     int ids = entry_of(lane), ids_next = 0, li = 0, lstage = 0;
 
     /* Q^T fragments, asked for before the keys: both wait for memory at the same time. */
-    uint32_t qf[NT][2 * QSTEP];
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        int row = row0 + n * 8 + g, t = token_of(p, sv, row);
-        const int64_t at =
-            (int64_t)(sv.q0 + t) * p.q_token + (int64_t)(head * p.group + row - t * p.group) * p.q_head;
-        const uint16_t *qp = (const uint16_t *)p.q + at;
-        const uint8_t *qp8 = (const uint8_t *)p.q + at;
-#pragma unroll
-        for (int s = 0; s < QSTEP; s++) {
-            int d0 = KV == DT_E4M3 ? 32 * (s >> 1) + 16 * (s & 1) + 4 * q : 16 * s + 2 * q;
-            int d1 = KV == DT_E4M3 ? d0 + 2 : d0 + 8;
-            if (KV == DT_E4M3 && p.q_dtype == DT_E4M3) { /* d0 to d0 + 3 */
-                qf[n][2 * s] = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp8 + d0) : 0;
-            } else {
-                qf[n][2 * s] = row < rows && d0 < p.head_size ? *(const uint32_t *)(qp + d0) : 0;
-                qf[n][2 * s + 1] = row < rows && d1 < p.head_size ? *(const uint32_t *)(qp + d1) : 0;
-            }
-        }
-    }
+    auto query_at = [&](int n) {
+        const int row = row0 + n * 8 + g, t = token_of(p, sv, row);
+        return (int64_t)(sv.q0 + t) * p.q_token + (int64_t)(head * p.group + row - t * p.group) * p.q_head;
+    };
+    auto is_query = [&](int n) { return row0 + n * 8 + g < rows; };
+    typename T::query query;
+    if constexpr (T::SHARED_QUERY)
+        query.load(p, query_at, is_query, q, warp, nwarp);
+    else
+        query.load(p, query_at, is_query, q);
 
     const uint64_t policy = read_once_policy();
     const int k0 = paged ? 0 : __ldg(p.k_start + seq); /* contiguous keys are no decoder's */
@@ -272,22 +267,19 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, decode_traits<KV, DK, DV, N
         else
             return row_of(n, e);
     };
-    if (KV == DT_E4M3 && p.q_dtype != DT_F16) {
-#pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int s = 0; s < QSTEP; s++)
-                if (p.q_dtype == DT_E4M3) {
-                    uint32_t x = qf[n][2 * s];
-                    qf[n][2 * s] = e4m3x2_to_f16x2<0>(x);
-                    qf[n][2 * s + 1] = e4m3x2_to_f16x2<1>(x);
-                } else {
-#pragma unroll
-                    for (int i = 2 * s; i < 2 * s + 2; i++) {
-                        qf[n][i] = pack2_limited(unpack2<DT_BF16>(qf[n][i]));
-                    }
-                }
-    }
+    if constexpr (T::SHARED_QUERY) {
+        query.base = smem_addr(smem) + max(nwarp * T::RING, nwarp * ROWS * T::ORS * 4) + lane * 16;
+        query.store(p, warp, nwarp);
+        constexpr int OWN = T::query::OWN;
+#pragma unroll 1
+        for (int i = warp + OWN * nwarp; i < T::query::QUADS;
+             i += OWN * nwarp) { /* of fewer than four warps */
+            query.load(p, query_at, is_query, q, i, nwarp);
+            query.store(p, i, nwarp);
+        }
+        __syncthreads();
+    } else
+        query.widen(p);
     const score_features features(p, KV == DT_E4M3 ? qk_scale(p, head) : 1.f);
 
     float o[NT][MT][4], m[NT][2], l[NT][2];
@@ -323,12 +315,26 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, decode_traits<KV, DK, DV, N
                                   e4m3x2_to_f16x2<1>(r[2]), e4m3x2_to_f16x2<1>(r[3])};
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
-                    mma_16816<MMA>(s[n], a0, qf[n][4 * st], qf[n][4 * st + 1]);
-                    mma_16816<MMA>(s[n], a1, qf[n][4 * st + 2], qf[n][4 * st + 3]);
+                    const query_quad x = query.at(n, st);
+                    mma_16816<MMA>(s[n], a0, x.x[0], x.x[1]);
+                    mma_16816<MMA>(s[n], a1, x.x[2], x.x[3]);
+                }
+            }
+        } else if constexpr (T::SHARED_QUERY) {
+#pragma unroll
+            for (int st = 0; st < DK / 32; st++) {
+                uint32_t a0[4], a1[4];
+                ldmatrix_x4(a0, sk + ring_unit<T::RS>(lr, 4 * st + lc));
+                ldmatrix_x4(a1, sk + ring_unit<T::RS>(lr, 4 * st + 2 + lc));
+#pragma unroll
+                for (int n = 0; n < NT; n++) {
+                    const query_quad x = query.at(n, st);
+                    mma_16816<MMA>(s[n], a0, x.x[0], x.x[1]);
+                    mma_16816<MMA>(s[n], a1, x.x[2], x.x[3]);
                 }
             }
         } else {
-            add_scores<MMA, QSTEP>(s, qf, [&](int i) { return sk + ring_unit<T::RS>(lr, 2 * i + lc); });
+            add_scores<MMA, QSTEP>(s, query.f, [&](int i) { return sk + ring_unit<T::RS>(lr, 2 * i + lc); });
         }
         const int tok0 = t0 + b * 16, tok = tok0 + g;
 #pragma unroll
@@ -420,7 +426,7 @@ template <int KV, int DK, int DV, int NT>
 int launch_decode(const flash_params *p, const flash_decode_config *c, int num_items, void *stream) {
     using T = decode_traits<KV, DK, DV, NT>;
     auto kernel = decode_kernel<KV, DK, DV, NT>;
-    int bytes = c->warps * DECODE_SM80_WARP_SMEM(DK, DV, T::EB, NT);
+    int bytes = c->warps * DECODE_SM80_WARP_SMEM(DK, DV, T::EB, NT) + DECODE_SM80_Q_SMEM(DK, NT);
     const int out_bytes = c->warps * T::ROWS * T::ORS * 4,
               with_inbox = (T::INBOX_IN_RING ? out_bytes : bytes) + (int)sizeof(cluster_inbox<T::ROWS, DV>),
               cluster_bytes = with_inbox > bytes ? with_inbox : bytes;

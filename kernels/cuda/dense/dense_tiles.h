@@ -15,6 +15,8 @@
 #define DECODE_SM80_OUT_ROW(dv) ((dv) + 4) /* floats */
 #define DECODE_SM80_WARP_SMEM(dk, dv, element_bytes, row_tiles)                                              \
     DENSE_MAX(DECODE_SM80_RING(dk, dv, element_bytes), (row_tiles)*8 * DECODE_SM80_OUT_ROW(dv) * 4)
+/* Of a CTA: its query rows, where they are more than registers hold beside their results. */
+#define DECODE_SM80_Q_SMEM(dk, row_tiles) ((row_tiles) > 2 && (dk) > 64 ? (row_tiles)*8 * (dk)*2 : 0)
 /* Warps of an SM by their registers: 128 of a thread, or all. */
 #define DECODE_SM80_SM_WARPS(dk, dv, element_bytes, row_tiles)                                               \
     ((row_tiles) <= ((dk) + (dv) <= 128 ? 2 : 1) && ((dk) + (dv)) * (element_bytes) <= 256 ? 16 : 8)

@@ -35,12 +35,13 @@ static int size_decode(const flash_shape *s, const flash_device *d, int warps, f
     const flash_class *k = &flash_classes[c->class_index];
     const int warp_bytes =
         DECODE_SM80_WARP_SMEM(k->dk, k->dv, s->kv_dtype == FLASH_E4M3 ? 1 : 2, c->row_tiles);
-    while (warps > 1 && warps * warp_bytes > d->smem_optin - 4096)
+    const int q_bytes = DECODE_SM80_Q_SMEM(k->dk, c->row_tiles), most = d->smem_optin - 4096 - q_bytes;
+    while (warps > 1 && warps * warp_bytes > most)
         warps /= 2;
-    if (warps * warp_bytes > d->smem_optin - 4096) return -1;
+    if (warps * warp_bytes > most) return -1;
     c->warps = warps;
     c->cluster = 0;
-    c->smem_bytes = warps * warp_bytes;
+    c->smem_bytes = warps * warp_bytes + q_bytes;
     /* beside the ring: 1 KB that the system takes, and the exchange of row maxima and sums */
     c->ctas_per_sm = d->smem_per_sm / (c->smem_bytes + 1024 + 128 + 64 * 8 * c->row_tiles);
     const int by_warps =

@@ -12,11 +12,11 @@ static int row_blocks(const flash_plan_input *in, int tokens) {
 /* Times beside reading a key of a KV head, by a multiprocessor's share of the memory's rate: of decode with
  * `blocks` of rows, and of a tile. H200, 64 requests of 8192 keys: 1.46 and 2.1 for 2 and 4 blocks of 16 rows of
  * head size 128, 1.55 for 2 of 256, 1.56 and 3.03 of 64, 1.98 and 3.94 of bytes, which each block widens; of 32
- * rows 1.05 for one and 1.6 for two, 1.05 and 1.9 of 64, 1.5 for one of bytes. */
+ * rows 1.05 for one and 1.6 for two, 1.05 and 1.9 of 64, 1.4 for one of bytes. */
 static double decode_time(const flash_plan_input *in, int tokens) {
     const int blocks = row_blocks(in, tokens);
     if (in->decode_rows > FLASH_FEW_ROWS) {
-        const double one = in->key_bytes == 1 ? 1.5 : 1.05;
+        const double one = in->key_bytes == 1 ? 1.4 : 1.05;
         return blocks < 2                                  ? one
                : in->key_bytes == 1 || in->head_size <= 64 ? 0.9 * one * blocks
                                                            : 0.8 * blocks;

@@ -195,7 +195,9 @@ static int choose_eager(const flash_decode_batch *b, flash_plan *plan, int limit
                          : in->decode_rows > 8 ? 4 * ctas * c <= 3 * places
                                                : 2 * ctas * c <= places;
         double merged = cost_of(b, mode, longest, c, c);
-        const int cut = b->is_alone && c == largest && ctas * c <= half_of(in) / 2
+        const int is_wide = c == 2 && mode == FLASH_LARGE_CTAS && in->decode_rows > FLASH_FEW_ROWS,
+                  cut = is_wide ? choose_chunk(b, mode, c, limit, &merged)
+                        : b->is_alone && c == largest && ctas * c <= half_of(in) / 2
                             ? choose_clusters(b, c, limit, longest, &merged)
                             : longest;
         if (merged >= cost) continue;
@@ -227,7 +229,7 @@ void flash_choose_pieces(flash_decode_batch *b, flash_plan *plan) {
 }
 
 int flash_choose_row_tiles(const flash_plan_input *in, int row_tiles, int is_captured) {
-    enum { KEYS = 1024 }; /* of a multiprocessor: measured break-even */
+    enum { KEYS = 512 }; /* of a multiprocessor: measured break-even */
     double keys = 0;
     if (is_captured || 8 * row_tiles <= FLASH_FEW_ROWS) return row_tiles;
     for (int s = 0; s < in->num_seqs; s++) {
