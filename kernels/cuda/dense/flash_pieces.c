@@ -229,12 +229,19 @@ void flash_choose_pieces(flash_decode_batch *b, flash_plan *plan) {
 }
 
 int flash_choose_row_tiles(const flash_plan_input *in, int row_tiles, int is_captured) {
-    enum { KEYS = 512 }; /* of a multiprocessor: measured break-even */
-    double keys = 0;
+    enum {
+        KEYS = 512,
+        SHARE = 8
+    };                         /* of a multiprocessor, of a batch: below, they do not pay (dense-notes.md) */
+    double keys = 0, many = 0; /* of all requests, of those whose rows are too many for one small CTA */
     if (is_captured || 8 * row_tiles <= FLASH_FEW_ROWS) return row_tiles;
     for (int s = 0; s < in->num_seqs; s++) {
         const int q = in->q_start[s + 1] - in->q_start[s];
-        if (q > 0 && q <= in->decode_tokens) keys += flash_visible_span(in, s, q, 0, q - 1);
+        if (q <= 0 || q > in->decode_tokens) continue;
+        const int span = flash_visible_span(in, s, q, 0, q - 1);
+        keys += span;
+        many += q * in->group > FLASH_FEW_ROWS ? span : 0;
     }
-    return keys * in->num_kv_heads >= (double)KEYS * in->num_sms ? row_tiles : FLASH_FEW_ROWS / 8;
+    return many * in->num_kv_heads >= (double)KEYS * in->num_sms && many * SHARE >= keys ? row_tiles
+                                                                                         : FLASH_FEW_ROWS / 8;
 }

@@ -147,6 +147,45 @@ static void test_config(void) {
     s = shape_of(FLASH_BF16, FLASH_BF16, 128, 128, 16);
     s.max_decode_tokens = 4;
     ok(flash_choose_decode(&s, &hopper, &dc) == 0 && dc.row_tiles == 2, "16 query rows take two row tiles");
+    s.max_decode_tokens = 8;
+    ok(flash_choose_decode(&s, &hopper, &dc) == 0 && dc.row_tiles == 4 && dc.ctas_per_sm == 2,
+       "32 take four, of CTAs of which an SM still has two (%d)", dc.ctas_per_sm);
+    ok(flash_choose_decode(&s, &ampere, &dc) == 0 && dc.row_tiles == 4, "on A100 too");
+    s.max_decode_tokens = 10;
+    ok(flash_choose_decode(&s, &hopper, &dc) == 0 && dc.row_tiles == 3, "40 are twice three");
+    s = shape_of(FLASH_BF16, FLASH_BF16, 256, 256, 16);
+    s.max_decode_tokens = 8;
+    ok(flash_choose_decode(&s, &hopper, &dc) == 0 && dc.row_tiles == 2,
+       "heads of 256 have registers for two");
+}
+
+/* 32 rows of a KV head: few rows where there is little to read, else as many as fit; captured launches by
+ * their CTAs alone, as pairs of large ones. */
+static void test_many_rows(void) {
+    static const int32_t start[] = {0, 4, 8, 12, 16}, few[] = {8192, 8192, 8192, 8192},
+                         many[] = {32768, 32768, 32768, 32768};
+    flash_plan_input in = input(start, few, 4);
+    in.num_kv_heads = 1, in.group = 8, in.max_cluster = 8;
+    ok(flash_choose_row_tiles(&in, 4, 0) == 2, "one head of 8192 keys: CTAs of 16 rows");
+    ok(flash_choose_row_tiles(&in, 4, 1) == 4, "captured: of 32");
+    ok(flash_choose_row_tiles(&in, 1, 0) == 1, "8 rows: as they are");
+    in.num_kv_heads = 8, in.seq_lens = many;
+    ok(flash_choose_row_tiles(&in, 4, 0) == 4, "eight heads of 32768 keys: of 32");
+    static const int32_t one[] = {0, 4, 5, 6, 7}, lens[] = {9000, 32768, 32768, 32768};
+    in.q_start = one, in.seq_lens = lens;
+    ok(flash_choose_row_tiles(&in, 4, 0) == 2, "of which few are those of many rows: of 16");
+    in.q_start = start, in.seq_lens = many;
+    in.decode_rows = 32;
+    for (int captured = 0; captured < 2; captured++) {
+        flash_plan_limits lim = {.max_seqs = 4, .max_tokens = 16};
+        in.captured = captured ? 32 : 0;
+        flash_plan_capacity(&lim, &in);
+        flash_plan p = empty_plan();
+        const int rc = flash_plan_build(&in, &lim, &p);
+        ok(rc == 0 && p.mode == FLASH_LARGE_CTAS && p.counts.max_pieces == 4 && p.cluster == 2,
+           "%s: large CTAs, four pieces in pairs (mode %d, %d pieces, cluster %d)",
+           captured ? "captured" : "eager", p.mode, p.counts.max_pieces, p.cluster);
+    }
 }
 
 /* Returns 0, or the number of the first rule that is broken. */
@@ -525,6 +564,7 @@ int main(void) {
     state = tap_seed();
     test_config();
     test_plan();
+    test_many_rows();
     test_few_heads();
     test_captured();
     test_order(9);
