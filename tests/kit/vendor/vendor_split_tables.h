@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* vendor_split_tables.h: part of vendor_split.c: what it says of itself. */
 
+#ifndef VENDOR_DTYPES
+#define VENDOR_DTYPES                                                                                        \
+    (ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16))
+#endif
+
 static const attn_range_t sizes[] = {{8, 256, 8}};
 static const attn_block_size_t pages[] = {{8, 1}};
 static const attn_capabilities_t capabilities = {
@@ -8,7 +13,7 @@ static const attn_capabilities_t capabilities = {
     .graph_support = ATTN_GRAPH_NEVER,
     .roles = ATTN_BIT(ATTN_ROLE_DECODER) | ATTN_BIT(ATTN_ROLE_ENCODER) | ATTN_BIT(ATTN_ROLE_ENCODER_ONLY) |
              (IS(claims_cross) ? ATTN_BIT(ATTN_ROLE_ENCODER_DECODER) : 0),
-    .dtypes = ATTN_BIT(ATTN_DTYPE_FLOAT32) | ATTN_BIT(ATTN_DTYPE_FLOAT16) | ATTN_BIT(ATTN_DTYPE_BFLOAT16),
+    .dtypes = VENDOR_DTYPES,
     .out_dtypes = ATTN_BIT(ATTN_DTYPE_FP8_E4M3) | ATTN_BIT(ATTN_DTYPE_UINT8),
     .kv_cache_dtypes = ATTN_BIT(ATTN_KV_AUTO) | ATTN_BIT(ATTN_KV_FP8_E4M3) | ATTN_BIT(ATTN_KV_FP8_E5M2) |
                        (IS(claims_int8) ? ATTN_BIT(ATTN_KV_INT8_PER_TOKEN_HEAD) : 0),
