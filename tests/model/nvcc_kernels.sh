@@ -126,7 +126,7 @@ ATTN_MODEL_SMS=132
 cut="$decoder | query_lens=20,1 seq_lens=1500,170"
 right "pieces of a prompt's tiles" FLASH_ATTN "$cut"
 fault "the merge leaves a piece out" FLASH_ATTN "$cut" merge_sm80 dense/merge_sm80.cu \
-    "s/for (int i = 0; i < span.pieces; i += AT_ONCE) {/for (int i = 1; i < span.pieces; i += AT_ONCE) {/" "WRONG"
+    "s/for (int i = 0; i < span.pieces; i++) {/for (int i = 1; i < span.pieces; i++) {/" "WRONG"
 one_head="$(echo "$decoder" | sed 's/num_kv_heads=2/num_kv_heads=1/') | query_lens=1 seq_lens=9000 inputs=needle"
 right "clusters of one KV head's pieces, which meet in memory" FLASH_ATTN "$one_head"
 fault "all clusters but one are left out" FLASH_ATTN "$one_head" decode_sm80-bf16-d64 \

@@ -136,7 +136,6 @@ typedef struct flash_merge_params {
     int32_t num_rows, num_q_heads, head_size_v;
     int32_t dtype; /* enum flash_dtype */
     int32_t parts_are_f32;
-    int32_t early; /* the launch may begin beside the end of the one before it, which it waits for */
 } flash_merge_params;
 
 /* Cache write: one row of K and V per slot. */

@@ -2,16 +2,11 @@
 /* Merge of results of the same rows over different keys (semantics 6.5): out = sum_i w_i o_i with w_i =
  * e^(lse_i - m) / sum and the sink, which none has added, in the sum. Up to a warp for a row of a head: 16
  * bytes a lane. */
-#include "../ptx/launch_after.cuh"
+#include "../ptx/launch.cuh"
 #include "flash_launch.h"
 #include "flash_rows.cuh"
 
 using namespace attn_cuda;
-
-struct merge_call {
-    flash_merge_params p;
-    int lanes; /* of a row, 8 columns each at a time */
-};
 
 /* A part's LSE; +inf is how some callers write an empty one. */
 static __device__ __forceinline__ float lse_of(const float *lse, int64_t step, int i) {
@@ -37,56 +32,39 @@ static __device__ __forceinline__ void load_part(const void *part, int64_t at, f
     }
 }
 
-/* A launch that may begin beside the end of the one before it waits where it reads what that one wrote. Parts
- * are taken some at a time, so that their loads are one trip to memory: each under the largest LSE so far. */
 template <int DT, bool F32>
-__global__ void __launch_bounds__(128) merge_kernel(const __grid_constant__ merge_call c) {
-    enum { AT_ONCE = 8 };
-    const flash_merge_params &p = c.p;
+__global__ void __launch_bounds__(128) merge_kernel(const __grid_constant__ flash_merge_params p, int lanes) {
     const flash_span span = p.num_spans > 0 ? p.spans[blockIdx.y] : p.all;
-    const int64_t unit = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / c.lanes;
-    const int lane = threadIdx.x % c.lanes;
-    pdl_wait();
+    const int64_t unit = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
+    const int lane = threadIdx.x % lanes;
     if (unit >= (int64_t)span.q_len * p.num_q_heads) return;
     const int row = span.q0 + (int)(unit / p.num_q_heads), head = (int)(unit % p.num_q_heads),
               at = row - p.first_row;
     const int64_t lse_step = (int64_t)p.num_q_heads * p.num_rows, step = lse_step * p.head_size_v;
     const float *lse = p.part_lse + (int64_t)head * p.num_rows + at;
     const float sink = p.sinks ? __ldg(p.sinks + head) : -INFINITY;
+    float m = fmaxf(NO_MAX, sink), sum = 0.f;
+#pragma unroll 4
+    for (int i = 0; i < span.pieces; i++)
+        m = fmaxf(m, lse_of(lse, lse_step, i));
+#pragma unroll 4
+    for (int i = 0; i < span.pieces; i++)
+        sum += ex2((lse_of(lse, lse_step, i) - m) * LOG2E);
+    sum += ex2((sink - m) * LOG2E);
+    const float inv = sum > 0.f ? 1.f / sum : 0.f;
     uint16_t *out = (uint16_t *)p.out + row * p.out_token + head * p.out_head;
     const int64_t part = ((int64_t)at * p.num_q_heads + head) * p.head_size_v;
-    float m = NO_MAX, sum = 0.f;
-    for (int d = lane * 8; d < p.head_size_v; d += c.lanes * 8) {
+    for (int d = lane * 8; d < p.head_size_v; d += lanes * 8) {
         float x[8] = {};
-        m = fmaxf(NO_MAX, sink), sum = ex2((sink - m) * LOG2E);
-#pragma unroll 1
-        for (int i = 0; i < span.pieces; i += AT_ONCE) {
-            float l[AT_ONCE], y[AT_ONCE][8], top = m;
+#pragma unroll 4
+        for (int i = 0; i < span.pieces; i++) {
+            const float weight = ex2((lse_of(lse, lse_step, i) - m) * LOG2E);
+            float y[8];
+            load_part<DT, F32>(p.part, part + i * step + d, y);
 #pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                const int one = min(i + k, span.pieces - 1);
-                l[k] = i + k < span.pieces ? lse_of(lse, lse_step, one) : -INFINITY;
-                load_part<DT, F32>(p.part, part + one * step + d, y[k]);
-            }
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k++)
-                top = fmaxf(top, l[k]);
-            const float before = ex2((m - top) * LOG2E);
-            m = top, sum *= before;
-#pragma unroll
-            for (int n = 0; n < 8; n++)
-                x[n] *= before;
-#pragma unroll
-            for (int k = 0; k < AT_ONCE; k++) {
-                if (i + k >= span.pieces) break;
-                const float weight = ex2((l[k] - m) * LOG2E);
-                sum += weight;
-#pragma unroll
-                for (int n = 0; n < 8; n++)
-                    x[n] = fmaf(weight, y[k][n], x[n]);
-            }
+            for (int k = 0; k < 8; k++)
+                x[k] = fmaf(weight, y[k], x[k]);
         }
-        const float inv = sum > 0.f ? 1.f / sum : 0.f;
         *(uint4 *)(out + d) =
             make_uint4(pack2<DT>(x[0] * inv, x[1] * inv), pack2<DT>(x[2] * inv, x[3] * inv),
                        pack2<DT>(x[4] * inv, x[5] * inv), pack2<DT>(x[6] * inv, x[7] * inv));
@@ -98,9 +76,8 @@ __global__ void __launch_bounds__(128) merge_kernel(const __grid_constant__ merg
 template <int DT>
 static int merge_as(const flash_merge_params *p, dim3 grid, int lanes, void *stream) {
     if (p) {
-        const merge_call c = {*p, lanes};
-        return launch_after(p->parts_are_f32 ? merge_kernel<DT, true> : merge_kernel<DT, false>, grid, 128, 0,
-                            stream, c, p->early != 0);
+        auto kernel = p->parts_are_f32 ? merge_kernel<DT, true> : merge_kernel<DT, false>;
+        return attn_cuda::launch_kernel(kernel, grid, 128, 0, stream, *p, lanes);
     }
     cudaFuncAttributes a;
     cudaError_t e = cudaFuncGetAttributes(&a, merge_kernel<DT, true>);

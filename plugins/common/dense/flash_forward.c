@@ -141,8 +141,7 @@ static flash_merge_params merge_of(const attn_instance_t *in, const flash_params
                                 .num_rows = num_rows,
                                 .num_q_heads = p->num_q_heads,
                                 .head_size_v = in->dv,
-                                .dtype = in->out_dtype,
-                                .early = in->device.major >= 9};
+                                .dtype = in->out_dtype};
 }
 
 /* Tiles and, of those that are cut, the merge. */
