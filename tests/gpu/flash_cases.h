@@ -185,11 +185,8 @@ static std::vector<test_case> all_cases() {
                 const int group = hh.first / hh.second, most = std::max(1, std::min(16, 64 / group)),
                           tokens = mode % 3 ? most : std::max(1, most / 2);
                 c.hq = hh.first, c.hkv = hh.second, c.decode_tokens = tokens, c.force_sm80 = mode == 7;
-                c.d = mode == 1 || mode == 8 || mode == 13 ? 64
-                      : mode == 2 || mode == 9             ? 96
-                      : mode == 3                          ? 80
-                      : mode == 10                         ? 112
-                                                           : 128;
+                static const int d[14] = {128, 64, 96, 80, 128, 128, 128, 128, 64, 96, 112, 128, 128, 64};
+                c.d = d[mode];
                 c.q_dtype = mode % 4 == 3 ? FLASH_F16 : FLASH_BF16;
                 c.kv_dtype = mode == 4 || mode == 8 || mode == 11 ? FLASH_E4M3 : 0;
                 c.per_head = mode == 4, c.e4m3_query = mode == 11;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Query rows of a decode CTA as the fragments of Q^T that mma.sync.m16n8k16 takes, where a thread holds a part
- * of row g = lane / 4 of each tile of 8: in registers, or, of many rows, in shared memory, where each warp
- * puts its share and reads all of them for each block of keys. Over an e4m3 cache they become f16, and the k
- * order is its permutation (decode_sm80.cuh). */
+/* Query rows of a decode CTA as the fragments of Q^T that mma.sync.m16n8k16 takes, where a thread holds a
+ * part of row g = lane / 4 of each tile of 8: in registers, or, of many rows, in shared memory, where each
+ * warp puts its share and reads all of them for each block of keys. Over an e4m3 cache they become f16, and
+ * the k order is its permutation (decode_sm80.cuh). */
 #ifndef DECODE_SM80_QUERY_CUH
 #define DECODE_SM80_QUERY_CUH
 

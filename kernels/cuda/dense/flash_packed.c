@@ -10,9 +10,9 @@ static int row_blocks(const flash_plan_input *in, int tokens) {
 }
 
 /* Times beside reading a key of a KV head, by a multiprocessor's share of the memory's rate: of decode with
- * `blocks` of rows, and of a tile. H200, 64 requests of 8192 keys: 1.46 and 2.1 for 2 and 4 blocks of 16 rows of
- * head size 128, 1.55 for 2 of 256, 1.56 and 3.03 of 64, 1.98 and 3.94 of bytes, which each block widens; of 32
- * rows 1.05 for one and 1.6 for two, 1.05 and 1.9 of 64, 1.4 for one of bytes. */
+ * `blocks` of rows, and of a tile. H200, 64 requests of 8192 keys: 1.46 and 2.1 for 2 and 4 blocks of 16 rows
+ * of head size 128, 1.55 for 2 of 256, 1.56 and 3.03 of 64, 1.98 and 3.94 of bytes, which each block widens;
+ * of 32 rows 1.05 for one and 1.6 for two, 1.05 and 1.9 of 64, 1.4 for one of bytes. */
 static double decode_time(const flash_plan_input *in, int tokens) {
     const int blocks = row_blocks(in, tokens);
     if (in->decode_rows > FLASH_FEW_ROWS) {
@@ -26,6 +26,14 @@ static double decode_time(const flash_plan_input *in, int tokens) {
 }
 static double tile_time(const flash_plan_input *in) {
     return in->key_bytes == 1 ? 2.3 : in->head_size <= 64 ? 1.52 : 1.16;
+}
+
+/* What decode takes besides, in keys: 5 us of 512 bytes each, which shows where requests are few. H200, by
+ * decode of 24 and 32 rows and by tiles: 96/8 heads, 4x5 on 8192 keys 50.6 and 45.3 us, 64/8 of 64, 8x5 on
+ * 2048 22.9 and 20.4; 8/1, 16x8 on 4096 22.4 and 19.2, and 4x5 on 8192 14.0 and 18.9. Not where tiles are
+ * never cut, as in captured launches, which have tiles or not whatever the number of keys is. */
+static double decode_start(const flash_plan_input *in, const flash_plan_limits *lim) {
+    return lim->max_cut_rows > 0 ? 350.0 * 256 / (in->head_size * in->key_bytes) : 0;
 }
 
 /* CTAs of decode where no keys are cut. */
@@ -61,7 +69,7 @@ int flash_plan_packed(const flash_plan_input *in, const flash_plan_limits *lim, 
     const double packed = tile_time(in) * flash_plan_cut(&tiles, lim, scratch, &packed_cut),
                  apart = decode_keys * in->num_kv_heads / in->num_sms * decode_time(in, decode_tokens) *
                              unevenness(in, decodes, decode_tokens) +
-                         whole;
+                         (decodes > 0 ? decode_start(in, lim) : 0) + whole;
     if (packed >= 0.95 * apart) return 0;
     *cut = packed_cut;
     return 1;

@@ -68,17 +68,24 @@ static void test_maybe_packed(void) {
     for (int i = 0; i < 20000; i++) {
         const int n = 1 + (int)next_random(MOST), tokens = 1 + (int)next_random(16),
                   alike = (int)next_random(2), keys = 16 + (int)next_random(20000);
+        int longest = 1;
         for (int r = 0; r < n; r++) {
-            start[r + 1] = start[r] + (int)next_random((uint32_t)tokens + 1);
-            lens[r] = start[r + 1] - start[r] + (alike ? keys : (int)next_random((uint32_t)keys));
+            const int q = (int)next_random((uint32_t)tokens + 1);
+            start[r + 1] = start[r] + q;
+            lens[r] = q + (alike ? keys : (int)next_random((uint32_t)keys));
+            longest = q > longest ? q : longest;
         }
         flash_plan_input in = input(start, lens, n);
         in.head_size = head_sizes[next_random(3)], in.key_bytes = 1 + (int)next_random(2);
         in.decode_tokens = 16, in.tile_heads = 1, in.num_kv_heads = 1 + (int)next_random(8);
         in.group = 1 << next_random(5);
+        const flash_class dim = {(int16_t)in.head_size, (int16_t)in.head_size};
+        in.decode_rows = 8 * flash_row_tiles_for(&dim, longest * in.group);
         const int tile_heads = in.group < 8 ? in.group : 8,
-                  is = flash_plan_packed(&in, &uncut, 16, tile_heads, cut_requests, &cut);
+                  is = longest * in.group > in.decode_rows &&
+                       flash_plan_packed(&in, &uncut, 16, tile_heads, cut_requests, &cut);
         in.num_seqs = n + (int)next_random(9);
+        in.decode_rows = 8 * flash_row_tiles_for(&dim, tokens * in.group);
         const int may = flash_may_be_packed(&in, tokens, tile_heads);
         missed += is && !may, packed += is, never += !may;
     }
@@ -99,7 +106,8 @@ static void test_packed(void) {
         {64, 8, 8192, 128, 0, -1, 2, 1, 1, "32 rows, 512 tiles: tiles"},
         {64, 8, 8192, 128, 0, -1, 1, 0, 0, "32 rows over bytes: decode, which takes as long"},
         {64, 16, 8192, 128, 0, -1, 1, 1, 1, "64 rows over bytes: tiles"},
-        {4, 8, 8192, 128, 0, -1, 2, 0, 0, "32 tiles leave multiprocessors idle, and pieces cost: decode"},
+        {4, 8, 2048, 128, 0, -1, 2, 0, 0, "32 tiles leave multiprocessors idle, and pieces cost: decode"},
+        {4, 8, 8192, 128, 0, -1, 2, 0, 1, "which more keys are worth"},
         {4, 16, 8192, 128, 0, -1, 2, 0, 1, "which 64 rows are worth"},
         {12, 8, 2048, 128, 0, -1, 2, 1, 1, "192 CTAs of decode: two on some multiprocessors, so tiles"},
         {20, 8, 8192, 128, 0, -1, 2, 0, 1, "160 are a second round for 28: decode, or even pieces"},
