@@ -177,15 +177,15 @@ static std::vector<test_case> all_cases() {
                 if (i == 3 && mode & 1)
                     c.hq = c.hkv = 2; /* one row: columns that are no multiple of a warp */
             });
-    /* 17 to 71 rows of a KV head: CTAs of 24 and 32 rows, one and more, all rows there or the last CTA's first
-     * ones; in pieces, clusters, captured; few CTAs and more than fit at once */
+    /* 17 to 71 rows of a KV head: CTAs of 24 and 32 rows, one and more, all rows there or the first ones of
+     * the last CTA; in pieces, clusters, captured; few CTAs and more than fit at once */
     for (auto hh : std::vector<std::pair<int, int>>{{16, 2}, {24, 2}, {6, 2}, {40, 1}, {71, 1}, {32, 2}})
         for (int mode = 0; mode < 14; mode++)
             add("rows", [&](test_case &c) {
                 const int group = hh.first / hh.second, most = std::max(1, std::min(16, 64 / group)),
                           tokens = mode % 3 ? most : std::max(1, most / 2);
                 c.hq = hh.first, c.hkv = hh.second, c.decode_tokens = tokens, c.force_sm80 = mode == 7;
-                static const int d[14] = {128, 64, 96, 80, 128, 128, 128, 128, 64, 96, 112, 128, 128, 64};
+                static const int d[] = {128, 64, 96, 80, 128, 128, 128, 128, 64, 96, 112, 128, 128, 64};
                 c.d = d[mode];
                 c.q_dtype = mode % 4 == 3 ? FLASH_F16 : FLASH_BF16;
                 c.kv_dtype = mode == 4 || mode == 8 || mode == 11 ? FLASH_E4M3 : 0;
