@@ -293,7 +293,7 @@ int check_against_oracle(check_t *c, const kit_case_t *k, const kit_inputs_t *in
     plain.problem.features &=
         ~(ATTN_F_CAPTURE | ATTN_F_BATCH_INVARIANT | ATTN_F_KV_CONNECTOR | ATTN_F_BLOCK_STRIDE);
     /* a backend may keep an fp8 cache of sparse latent attention in rows of 656 bytes (semantics 5.7) */
-    if (k->problem.kv_cache_dtype == ATTN_KV_FP8_E4M3 &&
+    if (k->problem.role == ATTN_ROLE_MLA_SPARSE && k->problem.kv_cache_dtype == ATTN_KV_FP8_E4M3 &&
         got->page_bytes == 656 * (int64_t)k->problem.block_size)
         plain.problem.kv_cache_dtype = ATTN_KV_FP8_DS_MLA;
     int status = kit_run_oracle(&kit_oracle, &plain, in, &want), is_well = 1;

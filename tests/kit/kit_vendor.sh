@@ -56,7 +56,14 @@ codes_of_16_bits() {
         "$attn" check "$tap_scratch/bf16.so" --seed $seed --only "codes of a group fp8 output" --max-failures 1 || return 1
     done
 }
-[ -n "$ATTN_TEST_ONLY" ] || ok "vendor_split over bfloat16 alone: codes next to a tie" codes_of_16_bits
+# Two heads of 256 and 72 bytes are 656 a token, as many as those of sparse latent attention, in a case of this seed.
+rows_of_656_bytes() {
+    "$attn" check "$tap_scratch/bf16.so" --seed 3 --only "instances of different problems live beside each other" --max-failures 1
+}
+if [ -z "$ATTN_TEST_ONLY" ]; then
+    ok "vendor_split over bfloat16 alone: codes next to a tie" codes_of_16_bits
+    ok "vendor_split over bfloat16 alone: a decoder's rows of 656 bytes" rows_of_656_bytes
+fi
 seed=${ATTN_TEST_SEED:-0} every=6
 if [ "${ATTN_TEST_LONG:-0}" != 0 ] || [ -n "$ATTN_TEST_ONLY" ]; then every=1; fi
 for plugin in $plugins; do
