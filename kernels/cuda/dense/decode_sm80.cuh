@@ -270,10 +270,9 @@ __global__ void __launch_bounds__(32 * DECODE_WARPS, decode_traits<KV, DK, DV, N
     if constexpr (T::SHARED_QUERY) {
         query.base = smem_addr(smem) + max(nwarp * T::RING, nwarp * ROWS * T::ORS * 4) + lane * 16;
         query.store(p, warp, nwarp);
-        constexpr int OWN = T::query::OWN;
+        const int step = T::query::OWN * nwarp; /* all of them, but of fewer than four warps */
 #pragma unroll 1
-        for (int i = warp + OWN * nwarp; i < T::query::QUADS;
-             i += OWN * nwarp) { /* of fewer than four warps */
+        for (int i = warp + step; i < T::query::QUADS; i += step) {
             query.load(p, query_at, is_query, q, i, nwarp);
             query.store(p, i, nwarp);
         }

@@ -229,10 +229,8 @@ void flash_choose_pieces(flash_decode_batch *b, flash_plan *plan) {
 }
 
 int flash_choose_row_tiles(const flash_plan_input *in, int row_tiles, int is_captured) {
-    enum {
-        KEYS = 512,
-        SHARE = 8
-    };                         /* of a multiprocessor, of a batch: below, they do not pay (dense-notes.md) */
+    /* a multiprocessor's keys and the share of a batch's below which many rows do not pay (dense-notes.md) */
+    enum { KEYS = 512, SHARE = 8 };
     double keys = 0, many = 0; /* of all requests, of those whose rows are too many for one small CTA */
     if (is_captured || 8 * row_tiles <= FLASH_FEW_ROWS) return row_tiles;
     for (int s = 0; s < in->num_seqs; s++) {

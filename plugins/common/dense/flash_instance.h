@@ -37,8 +37,8 @@ struct attn_instance {
     flash_shape shape;
     flash_device device;
     flash_runtime runtime;
-    flash_decode_config decode[DECODE_SM80_MOST_ROW_TILES]
-                              [FLASH_MODES]; /* [row_tiles - 1][flash_decode_mode] */
+    /* [row_tiles - 1][enum flash_decode_mode] */
+    flash_decode_config decode[DECODE_SM80_MOST_ROW_TILES][FLASH_MODES];
     flash_prefill_config prefill;
     flash_prefill_config resident; /* kind 0: short requests are tiles of `prefill` too */
     flash_plan_input plan_input;   /* everything but the batch */

@@ -186,11 +186,12 @@ static int prepare_kernels(attn_instance_t *in, attn_error_t *error) {
                                in->prefill.kind != FLASH_PREFILL_SM80);
     for (int i = 0; i < DECODE_SM80_MOST_ROW_TILES && !e && decode != NULL; i++) {
         int is_used = 0;
-        for (int tokens = 1; tokens <= in->max_decode_tokens; tokens++)
-            is_used |=
-                flash_row_tiles_of(in, tokens) == i + 1 || (i == 1 && flash_row_tiles_of(in, tokens) > i);
-        if (is_used)
-            e = decode(NULL, &in->decode[i][FLASH_LARGE_CTAS], 0, NULL); /* allows the smaller sizes */
+        for (int tokens = 1; tokens <= in->max_decode_tokens; tokens++) {
+            const int tiles = flash_row_tiles_of(in, tokens);
+            is_used |= tiles == i + 1 || (tiles > FLASH_FEW_ROWS / 8 && i + 1 == FLASH_FEW_ROWS / 8);
+        }
+        /* the larger CTAs allow the smaller */
+        if (is_used) e = decode(NULL, &in->decode[i][FLASH_LARGE_CTAS], 0, NULL);
     }
     if (!e && (in->max_prefix_tiles > 0 || in->limits.max_cut_rows > 0)) e = flash_merge(NULL, NULL);
     if (!e && (in->features & ATTN_F_DEVICE_LENGTHS)) e = flash_read_lengths(NULL, NULL, 0, NULL);
