@@ -438,19 +438,21 @@ int main(int argc, char **argv) {
             w.name += " captured", w.captured = 1;
             bench(w);
         }
+    auto step = [&](const char *row, int hq, int hkv, int d, int kv_dtype, int n, int tokens, int kv) {
+        char name[80];
+        snprintf(name, sizeof name, "%s %d/%d x%d%s %dx%d of %d", row, hq, hkv, d,
+                 kv_dtype == FLASH_E4M3 ? " e4m3" : "", n, tokens, kv);
+        workload w = uniform(name, n, tokens, kv);
+        w.hq = hq, w.hkv = hkv, w.d = d, w.kv_dtype = kv_dtype, w.rotate = 1;
+        bench(w);
+        w.name += " captured", w.captured = 1;
+        bench(w);
+    };
     /* few KV heads, as the ranks of a model have them */
     auto few_heads = [&](int hq, int hkv, int d, int kv_dtype) {
         for (int kv : {8192, 32768, 131072})
-            for (int n : {1, 4}) {
-                char name[80];
-                snprintf(name, sizeof name, "D5 %d/%d x%d%s %dx%d", hq, hkv, d,
-                         kv_dtype == FLASH_E4M3 ? " e4m3" : "", n, kv);
-                workload w = uniform(name, n, 1, kv);
-                w.hq = hq, w.hkv = hkv, w.d = d, w.kv_dtype = kv_dtype, w.rotate = 1;
-                bench(w);
-                w.name += " captured", w.captured = 1;
-                bench(w);
-            }
+            for (int n : {1, 4})
+                step("D5", hq, hkv, d, kv_dtype, n, 1, kv);
     };
     few_heads(8, 1, 64, FLASH_BF16);
     few_heads(8, 1, 128, FLASH_BF16);
@@ -459,31 +461,21 @@ int main(int argc, char **argv) {
     few_heads(8, 1, 256, FLASH_BF16);
     few_heads(16, 2, 256, FLASH_BF16);
     /* few query tokens, as speculative decoding checks them */
-    auto few_tokens = [&](int hq, int hkv, int d, int kv_dtype, int n, int tokens, int kv) {
-        char name[80];
-        snprintf(name, sizeof name, "D6 %d/%d x%d%s %dx%d of %d", hq, hkv, d,
-                 kv_dtype == FLASH_E4M3 ? " e4m3" : "", n, tokens, kv);
-        workload w = uniform(name, n, tokens, kv);
-        w.hq = hq, w.hkv = hkv, w.d = d, w.kv_dtype = kv_dtype, w.rotate = 1;
-        bench(w);
-        w.name += " captured", w.captured = 1;
-        bench(w);
-    };
-    few_tokens(64, 8, 128, FLASH_BF16, 64, 4, 8192);
-    few_tokens(64, 8, 128, FLASH_BF16, 4, 4, 32768);
-    few_tokens(32, 8, 128, FLASH_BF16, 32, 8, 4096);
-    few_tokens(8, 1, 128, FLASH_BF16, 4, 4, 8192);
-    few_tokens(8, 1, 128, FLASH_BF16, 4, 5, 8192);
-    few_tokens(8, 1, 128, FLASH_BF16, 32, 3, 8192);
-    few_tokens(64, 8, 64, FLASH_BF16, 64, 4, 8192);
-    few_tokens(64, 8, 64, FLASH_BF16, 64, 8, 8192);
-    few_tokens(64, 8, 64, FLASH_BF16, 4, 4, 8192);
-    few_tokens(32, 2, 128, FLASH_BF16, 16, 2, 8192);
-    few_tokens(64, 8, 128, FLASH_E4M3, 64, 4, 8192);
-    few_tokens(32, 8, 128, FLASH_E4M3, 64, 8, 8192);
-    few_tokens(48, 8, 128, FLASH_BF16, 32, 4, 4096);
-    few_tokens(71, 1, 64, FLASH_BF16, 32, 1, 8192);
-    few_tokens(64, 8, 96, FLASH_BF16, 32, 4, 4096);
+    step("D6", 64, 8, 128, FLASH_BF16, 64, 4, 8192);
+    step("D6", 64, 8, 128, FLASH_BF16, 4, 4, 32768);
+    step("D6", 32, 8, 128, FLASH_BF16, 32, 8, 4096);
+    step("D6", 8, 1, 128, FLASH_BF16, 4, 4, 8192);
+    step("D6", 8, 1, 128, FLASH_BF16, 4, 5, 8192);
+    step("D6", 8, 1, 128, FLASH_BF16, 32, 3, 8192);
+    step("D6", 64, 8, 64, FLASH_BF16, 64, 4, 8192);
+    step("D6", 64, 8, 64, FLASH_BF16, 64, 8, 8192);
+    step("D6", 64, 8, 64, FLASH_BF16, 4, 4, 8192);
+    step("D6", 32, 2, 128, FLASH_BF16, 16, 2, 8192);
+    step("D6", 64, 8, 128, FLASH_E4M3, 64, 4, 8192);
+    step("D6", 32, 8, 128, FLASH_E4M3, 64, 8, 8192);
+    step("D6", 48, 8, 128, FLASH_BF16, 32, 4, 4096);
+    step("D6", 71, 1, 64, FLASH_BF16, 32, 1, 8192);
+    step("D6", 64, 8, 96, FLASH_BF16, 32, 4, 4096);
     auto heads = [&](const char *name, int hq, int hkv) {
         workload w = uniform(name, 64, 1, 8192);
         w.hq = hq, w.hkv = hkv;
