@@ -73,6 +73,25 @@ for d in (80, 72, 64, 128):
                 return F.scaled_dot_product_attention(q, k, v)
         row(f"E1 D={d} 8x4096 {name}", call, flops=flops)
 
+for batch, s, heads, d in ((16, 256, 16, 72), (64, 196, 16, 72), (16, 256, 16, 80), (64, 196, 16, 80),
+                           (256, 64, 16, 80), (64, 196, 16, 64), (16, 256, 16, 64)):
+    q, k, v = (bf16(batch, s, heads, d).transpose(1, 2) for _ in range(3))
+    for backend, name in ((SDPBackend.CUDNN_ATTENTION, "cudnn"), (SDPBackend.FLASH_ATTENTION, "fa2")):
+        def call(q=q, k=k, v=v, backend=backend):
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(q, k, v)
+        row(f"E {heads}x{d} {batch}x{s} {name}", call, flops=4.0 * batch * heads * s * s * d)
+
+# steps of several tokens: no mask, since SDPA's causal one begins at the first key
+for heads, d, n, tokens, length in ((64, 128, 64, 4, 8192), (64, 64, 64, 4, 8192), (32, 128, 32, 8, 4096),
+                                    (64, 128, 4, 4, 32768)):
+    q, k, v = (bf16(n, x, h, d).transpose(1, 2) for x, h in ((tokens, heads), (length, 8), (length, 8)))
+
+    def call(q=q, k=k, v=v):
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    row(f"D6 {heads}/8 x{d} {n}x{tokens} of {length} contiguous cudnn", call, nbytes=4.0 * n * length * 8 * d)
+
 for name, n, length in (("D1", 64, 8192), ("D1", 1, 131072), ("D1", 256, 1024), ("D1", 8, 32768), ("D1", 1, 1024),
                         ("D4", 64, 512), ("D4", 1, 4096), ("D4", 1, 8192), ("D4", 1, 32768), ("D4", 8, 1024)):
     copies = 16 if name == "D4" else 1  # one after the other, so that none is in the L2

@@ -44,7 +44,7 @@ int latent_make_code(const latent_config *c, const triton_toolchain_t *tools, tr
         .count = 2,
         .sources = {"#include \"latent_attend.cuh\"\n", "#include \"latent_rows.cuh\"\n"},
         .kinds = {LATENT_PROGRAM_ATTEND, LATENT_PROGRAM_ROWS},
-        .macros = macros,
+        .macros = {macros, macros},
         .cc = c->cc,
         .is_virtual = c->is_virtual};
     return triton_make_programs(&request, tools, code, error);

@@ -32,7 +32,8 @@ static void *compile(void *arg) {
     return NULL;
 }
 
-/* The programs: prefill alone, because it takes longest; everything else beside it. */
+/* The programs: prefill alone, because it takes longest; everything else beside it, but for the second decode,
+ * which is compiled with macros of its own. */
 static int list_programs(const triton_config_t *c, const char *sources[TRITON_MAX_PROGRAMS],
                          int kinds[TRITON_MAX_PROGRAMS]) {
     int n = 0;
@@ -71,8 +72,9 @@ static void make_key(const triton_nvrtc_t *n, const char *source, const char *ma
     snprintf(key, 64, "sm_%d-%016llx%016llx", n->arch, (unsigned long long)h[0], (unsigned long long)h[1]);
 }
 
-static int compile_missing(const triton_nvrtc_t *nvrtc, const char *const *sources, const char *macros,
-                           int count, triton_code_t *code, attn_error_t *error) {
+static int compile_missing(const triton_nvrtc_t *nvrtc, const triton_request_t *r, triton_code_t *code,
+                           attn_error_t *error) {
+    const int count = r->count;
     job_t jobs[TRITON_MAX_PROGRAMS];
     pthread_t threads[TRITON_MAX_PROGRAMS];
     int running[TRITON_MAX_PROGRAMS] = {0}, status = ATTN_OK, left = 0;
@@ -82,8 +84,8 @@ static int compile_missing(const triton_nvrtc_t *nvrtc, const char *const *sourc
     for (int i = 0; i < count; i++) {
         if (code->cubin[i] != NULL) continue;
         jobs[i] = (job_t){.nvrtc = nvrtc,
-                          .source = sources[i],
-                          .macros = macros,
+                          .source = r->sources[i],
+                          .macros = r->macros[i],
                           .error = {.struct_size = sizeof(attn_error_t)}};
         running[i] = --left > 0 && pthread_create(&threads[i], NULL, compile, &jobs[i]) == 0;
         if (!running[i]) compile(&jobs[i]);
@@ -113,12 +115,12 @@ int triton_make_programs(const triton_request_t *r, const triton_toolchain_t *to
     code->count = r->count;
     memcpy(code->kind, r->kinds, sizeof code->kind);
     for (int i = 0; i < code->count; i++) {
-        make_key(&nvrtc, r->sources[i], r->macros, keys[i]);
+        make_key(&nvrtc, r->sources[i], r->macros[i], keys[i]);
         found[i] = is_stored && triton_store_load(tools->cache_dir, keys[i], &code->cubin[i], &code->bytes[i],
                                                   tools->host) == 0;
         code->from_cache += found[i] || triton_memory_load(keys[i], &code->cubin[i], &code->bytes[i]) == 0;
     }
-    status = compile_missing(&nvrtc, r->sources, r->macros, code->count, code, error);
+    status = compile_missing(&nvrtc, r, code, error);
     triton_nvrtc_close(&nvrtc);
     for (int i = 0; i < code->count && status == ATTN_OK; i++) {
         triton_memory_save(keys[i], code->cubin[i], code->bytes[i]);
@@ -131,12 +133,22 @@ int triton_make_programs(const triton_request_t *r, const triton_toolchain_t *to
 
 int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, triton_code_t *code,
                      attn_error_t *error) {
-    char macros[TRITON_MACROS_SIZE];
-    triton_request_t r = {.macros = macros, .cc = c->cc};
+    char macros[TRITON_MACROS_SIZE], wide_macros[TRITON_MACROS_SIZE];
+    triton_request_t r = {.cc = c->cc};
+    triton_config_t wide;
     memset(code, 0, sizeof *code);
-    if (triton_config_macros(c, macros, sizeof macros) < 0)
-        return attn_fail(error, ATTN_E_INTERNAL, "", "the macros of a kernel do not fit their buffer");
     r.count = list_programs(c, r.sources, r.kinds);
+    for (int i = 0; i < r.count; i++)
+        r.macros[i] = macros;
+    int written = triton_config_macros(c, macros, sizeof macros);
+    if (triton_config_wide(c, &wide) == 0) {
+        r.kinds[r.count] = TRITON_PROGRAM_WIDE;
+        r.sources[r.count] = "#include \"triton_decode.cuh\"\n";
+        r.macros[r.count++] = wide_macros;
+        if (written > 0) written = triton_config_macros(&wide, wide_macros, sizeof wide_macros);
+    }
+    if (written < 0)
+        return attn_fail(error, ATTN_E_INTERNAL, "", "the macros of a kernel do not fit their buffer");
     return triton_make_programs(&r, tools, code, error);
 }
 

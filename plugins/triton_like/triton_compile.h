@@ -25,7 +25,7 @@ enum {
 triton_toolchain_t triton_toolchain_of(const attn_option_value_t *options, uint32_t num_options,
                                        const attn_host_t *host);
 
-enum { TRITON_PROGRAM_PREFILL, TRITON_PROGRAM_DECODE, TRITON_MAX_PROGRAMS };
+enum { TRITON_PROGRAM_PREFILL, TRITON_PROGRAM_DECODE, TRITON_PROGRAM_WIDE, TRITON_MAX_PROGRAMS };
 
 typedef struct triton_code {
     int count;
@@ -35,12 +35,12 @@ typedef struct triton_code {
     int from_cache;
 } triton_code_t;
 
-/* Programs of one text each and the same macros, "-DX=1\n..". */
+/* Programs of one text and macros, "-DX=1\n..", each. */
 typedef struct triton_request {
     int count;
     const char *sources[TRITON_MAX_PROGRAMS];
     int kinds[TRITON_MAX_PROGRAMS];
-    const char *macros;
+    const char *macros[TRITON_MAX_PROGRAMS];
     int cc;
     int is_virtual; /* PTX, which the driver compiles for the device that is there */
 } triton_request_t;

@@ -232,7 +232,7 @@ static void fit_decode(triton_config_t *c, int most) {
     c->decode_ctas = fit < 1 ? 1 : fit < most ? fit : most;
 }
 
-static int configure_decode(triton_config_t *c) {
+static int configure_decode(triton_config_t *c, int n_tiles) {
     int is_small = bytes_of(c->kv) == 1;
     c->swizzle = c->kv_vec == 16 && !c->joint;
     c->dense = c->dense && c->swizzle && c->page % 16 == 0 && c->d == c->dv;
@@ -242,7 +242,7 @@ static int configure_decode(triton_config_t *c) {
                     : c->kv == TRITON_E2M1 ? c->d % 64 == 0
                                            : c->page > 0 && c->kv_vec >= 4;
     if (!c->has_decode) return 0;
-    c->n_tiles = c->group <= 8 ? 1 : 2;
+    c->n_tiles = n_tiles;
     c->decode_warps = is_small ? 4 : 8;
     c->stages = 3;
     while ((c->decode_smem = decode_smem(c)) > triton_smem_of_block(c->cc) - 2048) {
@@ -320,6 +320,7 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
     c->sinks = (f & ATTN_F_SINK) != 0;
     c->rel_bias = (f & ATTN_F_REL_BIAS) != 0;
     c->device_lengths = (f & ATTN_F_DEVICE_LENGTHS) != 0;
+    c->is_invariant = (f & ATTN_F_BATCH_INVARIANT) != 0;
     c->scale = p->scale;
     c->cap = p->logits_soft_cap;
     int k_row = row_of(c->kv, c->d), v_row = row_of(c->v, c->dv), tail = c->token_head ? 4 : 0;
@@ -339,7 +340,14 @@ int triton_configure(const attn_problem_t *p, int cc, triton_config_t *c) {
                 (!c->exact && bytes_of(c->kv) == 1 && c->kv_vec >= 4) ||
                 (c->kv == c->model && c->v == c->model && bytes_of(c->kv) == 2 && c->kv_vec == 16);
     if (c->exact) return configure_exact(c);
-    return (cc == 90 ? configure_wgmma(c) : configure_prefill(c)) || configure_decode(c) ? -1 : 0;
+    if (cc == 90 ? configure_wgmma(c) : configure_prefill(c)) return -1;
+    return configure_decode(c, c->group <= 8 ? 1 : 2);
+}
+
+int triton_config_wide(const triton_config_t *c, triton_config_t *wide) {
+    *wide = *c;
+    if (c->exact || !c->has_decode || c->n_tiles > 1 || bytes_of(c->kv) > 1 || c->is_invariant) return -1;
+    return configure_decode(wide, 2);
 }
 
 int triton_config_cuts(const triton_config_t *c) {

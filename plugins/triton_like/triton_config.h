@@ -49,6 +49,7 @@ typedef struct triton_config {
     int swizzle;       /* decode: the ring is lines of 128 bytes, swizzled */
     int has_decode, decode_warps, n_tiles, decode_ctas;
     int decode_blocks; /* CTAs of decode that take the query tokens of a request, before they are a prompt */
+    int is_invariant;  /* a request's bits do not depend on its batch: one decode kernel for all */
     int dense;  /* the rows of a head and a page are one piece, and so are their scales: HND, scales apart */
     int tight;  /* decode: joint rows that are one piece in HND, and rings that have room for no more */
     int eights; /* the cache writer has eight lanes a row, not 32 */
@@ -65,6 +66,9 @@ uint32_t triton_layout(const attn_problem_t *problem);
 /* Zero on success; -1: no tile fits the shared memory of that architecture. The problem was checked
  * before. */
 int triton_configure(const attn_problem_t *problem, int cc, triton_config_t *config);
+/* Decode once more, for requests whose rows are more than an n-tile: of codes that are widened before they are
+ * multiplied, which 16 rows then share. Zero on success; -1: there is none. */
+int triton_config_wide(const triton_config_t *config, triton_config_t *wide);
 /* Whether prefill's tiles may be pieces of their keys: where no mask looks at distances
  * (triton_tile_rows.cuh). */
 int triton_config_cuts(const triton_config_t *config);

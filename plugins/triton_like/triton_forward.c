@@ -169,11 +169,13 @@ static int launch(const attn_instance_t *in, const triton_host_header_t *h, trit
     unsigned kv_heads = (unsigned)in->kv_heads, heads = in->problem.num_heads;
     int e = 0;
     if (h->grid_items > 0) {
-        const unsigned row_blocks = (unsigned)triton_row_blocks(&in->plan_input, h->decode_tokens);
+        void *const decode = h->is_wide ? in->decode_wide : in->decode;
+        const triton_config_t *by = h->is_wide ? &in->wide : c;
+        const unsigned row_blocks = (unsigned)triton_row_blocks(c->group, by->decode_rows, h->decode_tokens);
         const unsigned x = kv_heads * row_blocks, y = (unsigned)h->grid_items,
-                       threads = (unsigned)c->decode_threads, smem = (unsigned)c->decode_smem;
-        e = writes && !c->exact ? triton_driver_launch_after(d, in->decode, x, y, threads, smem, stream, args)
-                                : d->launch(in->decode, x, y, 1, threads, 1, 1, smem, stream, args, NULL);
+                       threads = (unsigned)by->decode_threads, smem = (unsigned)by->decode_smem;
+        e = writes && !c->exact ? triton_driver_launch_after(d, decode, x, y, threads, smem, stream, args)
+                                : d->launch(decode, x, y, 1, threads, 1, 1, smem, stream, args, NULL);
     }
     if (e == 0 && h->grid_splits > 0 && in->reduce != NULL)
         e = d->launch(in->reduce, (unsigned)h->grid_splits, ((unsigned)h->decode_tokens * heads + 3) / 4, 1,

@@ -18,10 +18,11 @@
 struct attn_instance {
     attn_problem_t problem;
     uint64_t features;
-    triton_config_t config;
+    triton_config_t config, wide; /* wide: of decode_wide */
     triton_driver_t driver;
     void *modules[TRITON_MAX_PROGRAMS];
     void *prefill, *decode, *reduce, *write, *quantize; /* kernels */
+    void *decode_wide;                                  /* for more rows than decode's; may be NULL */
     int kv_heads, has_cache, is_separate;
     uint32_t layout; /* of the cache, ATTN_LAYOUT_* */
     triton_plan_input_t plan_input;
@@ -42,6 +43,7 @@ typedef struct triton_host_header {
     gpu_header head;
     int32_t grid_items, grid_splits, grid_tiles; /* launch sizes; the real counts are on the device */
     int32_t decode_tokens;                       /* most query tokens of a request that decodes */
+    int32_t is_wide;                             /* by decode_wide */
     int32_t num_key_rows;                        /* of contiguous keys */
     int32_t cut_rows;                            /* rows of a slot of tiles that are cut */
     /* lengths on the device (semantics 1.6), which the lists bound; else NULL */
@@ -49,6 +51,7 @@ typedef struct triton_host_header {
 } triton_host_header_t;
 #define TRITON_MAGIC     UINT64_C(0x306e747461746c74)
 #define TRITON_MIRROR_AT 128
+_Static_assert(sizeof(triton_host_header_t) <= TRITON_MIRROR_AT, "the header has room before the mirror");
 
 extern const attn_capabilities_t triton_capabilities;
 

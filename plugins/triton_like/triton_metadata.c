@@ -93,27 +93,45 @@ int triton_copy(const attn_instance_t *in, void *to, const void *from, size_t by
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "copying the metadata", error);
 }
 
+static int longest_query(const attn_batch_t *b) {
+    int longest = b->max_query_len;
+    for (int32_t r = 0; r < b->num_reqs; r++) {
+        const int q = b->query_start_loc_host[r + 1] - b->query_start_loc_host[r];
+        longest = q > longest ? q : longest;
+    }
+    return longest;
+}
+
 /* Launch sizes: what the batch needs, or for capture the most that so many requests can need; surplus CTAs
  * return. */
 static void set_grids(const attn_instance_t *in, const attn_batch_t *b, const triton_plan_t *plan,
                       triton_host_header_t *h) {
     const triton_plan_limits_t *l = &in->limits;
-    int longest = b->max_query_len, decode_tokens = plan->max_decode_tokens;
+    int longest, decode_tokens = plan->max_decode_tokens;
     h->grid_items = plan->num_items;
     h->grid_splits = plan->num_splits;
     h->grid_tiles = plan->num_tiles;
     h->decode_tokens = decode_tokens;
     if ((b->flags & ATTN_BATCH_CAPTURE) == 0) return;
-    for (int32_t r = 0; r < b->num_reqs; r++) {
-        int q = b->query_start_loc_host[r + 1] - b->query_start_loc_host[r];
-        longest = q > longest ? q : longest;
-    }
+    longest = longest_query(b);
     int has_decode = in->plan_input.decode_tokens > 0;
     h->decode_tokens = longest < in->plan_input.decode_tokens ? longest : in->plan_input.decode_tokens;
     h->decode_tokens = h->decode_tokens < 1 ? 1 : h->decode_tokens;
     h->grid_items = !has_decode ? 0 : b->num_reqs + l->parts < l->items ? b->num_reqs + l->parts : l->items;
     h->grid_splits = !has_decode ? 0 : b->num_reqs < l->splits ? b->num_reqs : l->splits;
     h->grid_tiles = longest > in->plan_input.decode_tokens ? l->whole_tiles : 0;
+}
+
+/* By the batch; of captured launches, which other batches are for, by its longest request. */
+static int is_wide(const attn_instance_t *in, const attn_batch_t *b) {
+    int32_t starts[2] = {0, 0};
+    const int32_t one = 1;
+    if ((b->flags & ATTN_BATCH_CAPTURE) == 0)
+        return triton_plan_is_wide(&in->plan_input, in->wide.decode_rows, b->query_start_loc_host,
+                                   b->seq_lens_host, b->num_reqs);
+    starts[1] = longest_query(b);
+    if (starts[1] > in->plan_input.decode_tokens) starts[1] = in->plan_input.decode_tokens;
+    return triton_plan_is_wide(&in->plan_input, in->wide.decode_rows, starts, &one, 1);
 }
 
 int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const attn_space_t *space,
@@ -147,6 +165,9 @@ int triton_build_metadata(attn_instance_t *in, const attn_batch_t *batch, const 
                           .scratch = in->scratch,
                           .cuts = in->cuts};
     triton_plan_input_t input = in->plan_input;
+    h->is_wide = in->decode_wide != NULL && is_wide(in, &b);
+    if (h->is_wide)
+        input.decode_rows = in->wide.decode_rows, input.slots = in->driver.num_sms * in->wide.decode_ctas;
     if (b.flags & ATTN_BATCH_CAPTURE) input.cut_slots = 0; /* the rows of a slot are part of the launch */
     triton_plan_build(&input, &in->limits, b.query_start_loc_host, b.seq_lens_host, b.num_reqs, &plan);
     h->cut_rows = plan.cut_rows;

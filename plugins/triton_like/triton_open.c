@@ -92,12 +92,13 @@ int triton_find_kernel(attn_instance_t *in, int program, const char *name, int s
 int triton_load_modules(attn_instance_t *in, const triton_code_t *code, attn_error_t *error) {
     int e = 0;
     for (int i = 0; i < code->count && e == 0; i++)
-        e = in->driver.module_load(&in->modules[i], code->cubin[i]);
+        e = in->driver.module_load(&in->modules[code->kind[i]], code->cubin[i]);
     return e == 0 ? ATTN_OK : triton_driver_fail(&in->driver, e, "loading compiled kernels", error);
 }
 
 static int load_code(attn_instance_t *in, const triton_code_t *code, attn_error_t *error) {
     const triton_config_t *c = &in->config;
+    const int has_wide = triton_config_wide(c, &in->wide) == 0;
     int status = triton_driver_enter(&in->driver, error);
     if (status != ATTN_OK) return status;
     const struct {
@@ -107,6 +108,7 @@ static int load_code(attn_instance_t *in, const triton_code_t *code, attn_error_
         void **kernel;
     } kernels[] = {{1, TRITON_PROGRAM_PREFILL, "tl_prefill", c->prefill_smem, &in->prefill},
                    {c->has_decode, TRITON_PROGRAM_DECODE, "tl_decode", c->decode_smem, &in->decode},
+                   {has_wide, TRITON_PROGRAM_WIDE, "tl_decode", in->wide.decode_smem, &in->decode_wide},
                    {c->has_decode && c->exact, TRITON_PROGRAM_PREFILL, "tl_reduce", 0, &in->reduce},
                    {in->has_cache, TRITON_PROGRAM_DECODE, "tl_write", 0, &in->write},
                    {c->out_group != 0, TRITON_PROGRAM_PREFILL, "tl_quantize", 0, &in->quantize}};

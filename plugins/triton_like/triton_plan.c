@@ -10,6 +10,8 @@
 enum {
     MAX_PIECES = TRITON_MAX_PIECES,
     LEAST_PARTS = 64,
+    WIDE_COST = 5, /* of a CTA of twice the rows, where one of fewer costs NARROW_COST; as measured */
+    NARROW_COST = 4,
     OVERHEAD = 384,    /* keys that could be read while a segment starts and ends */
     MERGE_SEGMENT = 10 /* the same for each segment that the last one of a request merges, by eight rows */
 };
@@ -24,9 +26,27 @@ static int64_t up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
+static int keys_of(const triton_plan_input_t *in, int q_len, int kv_len) {
+    return in->window > 0 ? least(kv_len, in->window + q_len) : kv_len;
+}
+
+int triton_plan_is_wide(const triton_plan_input_t *in, int wide_rows, const int32_t *q_start,
+                        const int32_t *seq_lens, int num_seqs) {
+    int64_t narrow = 0, wide = 0; /* keys that CTAs read */
+    for (int r = 0; r < num_seqs; r++) {
+        const int q_len = q_start[r + 1] - q_start[r];
+        if (q_len == 0 || q_len > in->decode_tokens) continue;
+        const int64_t keys = keys_of(in, q_len, seq_lens[r]);
+        narrow += keys * triton_row_blocks(in->group, in->decode_rows, q_len);
+        wide += keys * triton_row_blocks(in->group, wide_rows, q_len);
+    }
+    return wide * WIDE_COST < narrow * NARROW_COST;
+}
+
 void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l) {
     int64_t tiles = up((int64_t)l->tokens * in->group, in->block_rows) + l->seqs;
-    const int64_t blocks = in->decode_tokens > 0 ? triton_row_blocks(in, in->decode_tokens) : 1;
+    const int64_t blocks =
+        in->decode_tokens > 0 ? triton_row_blocks(in->group, in->decode_rows, in->decode_tokens) : 1;
     int64_t parts = up(6 * (int64_t)in->slots, in->kv_heads * blocks) + 8;
     l->tiles = (int)(tiles < 1 << 24 ? tiles : 1 << 24);
     l->parts = (int)(parts < LEAST_PARTS ? LEAST_PARTS : parts);
@@ -45,10 +65,6 @@ void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *l
     }
     l->splits = l->parts / 2 < l->seqs ? l->parts / 2 : l->seqs;
     l->items = l->seqs + l->parts;
-}
-
-static int keys_of(const triton_plan_input_t *in, int q_len, int kv_len) {
-    return in->window > 0 ? least(kv_len, in->window + q_len) : kv_len;
 }
 
 static int pieces_of(int keys, int piece) {
@@ -189,7 +205,9 @@ void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t
         plan->max_decode_tokens = q_len > plan->max_decode_tokens ? q_len : plan->max_decode_tokens;
     }
     const double heads =
-        decodes > 0 ? (double)(in->kv_heads * triton_row_blocks(in, plan->max_decode_tokens)) : 0;
+        decodes > 0
+            ? (double)(in->kv_heads * triton_row_blocks(in->group, in->decode_rows, plan->max_decode_tokens))
+            : 0;
     const int rows = least(in->decode_rows, plan->max_decode_tokens * in->group);
     int piece = decodes > 0 ? choose_piece(in, l, keys, decodes, heads, rows) : 1;
     choose_cut(in, l, q_start, seq_lens, num_seqs, plan);

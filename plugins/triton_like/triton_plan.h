@@ -43,10 +43,14 @@ typedef struct triton_plan {
     int max_decode_tokens; /* of the requests that decode */
 } triton_plan_t;
 
-/* CTAs of decode that the rows of one KV head take, where no request has more query tokens. */
-static inline int triton_row_blocks(const triton_plan_input_t *in, int tokens) {
-    return (tokens * in->group + in->decode_rows - 1) / in->decode_rows;
+/* CTAs of decode, of `rows` each, that the tokens of a request take for one KV head. */
+static inline int triton_row_blocks(int group, int rows, int tokens) {
+    return (tokens * group + rows - 1) / rows;
 }
+/* Whether a batch's requests take decode's CTAs of wide_rows rows less time than those of decode_rows, of which
+ * more read the same keys. */
+int triton_plan_is_wide(const triton_plan_input_t *in, int wide_rows, const int32_t *q_start,
+                        const int32_t *seq_lens, int num_seqs);
 void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *limits);
 void triton_plan_build(const triton_plan_input_t *in, const triton_plan_limits_t *limits,
                        const int32_t *q_start, const int32_t *seq_lens, int num_seqs, triton_plan_t *plan);

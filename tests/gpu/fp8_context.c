@@ -57,8 +57,10 @@ static const context_config_t configs[] = {
     FLASH(0, 0, 1, "auto", 1e-2, 2e-3, 0),
     TRITON(KV8, E4M3, 256, 0, 1e-2, 2e-3),
     TRITON(KV8, E4M3, 1, 0, 1e-2, 2e-3),
+    TRITON(KV8, 0, 12, 0, 1e-2, 2e-3), /* two n-tiles of decode: its second program */
     TRITON(KV8, 0, 256, 0, 1e-2, 2e-3),
     TRITON(INT8T, 0, 256, ROWS_APART, 2e-2, 4e-3),
+    TRITON(INT8T, 0, 12, ROWS_APART, 2e-2, 4e-3),
     TRITON(INT8T, 0, 1, ROWS_APART, 2e-2, 4e-3),
     TRITON(FP8T, 0, 256, ROWS_APART, 2e-2, 1e-2),
     TRITON(FP8T, 0, 1, ROWS_APART, 2e-2, 1e-2),

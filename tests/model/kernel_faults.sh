@@ -45,6 +45,8 @@ fault "a negative scale of K does not turn the queries" 90 "$(problem_of bfloat1
     "query_lens=1,200,70 seq_lens=193,275,370 flags=2048")" "triton_tile_rows.cuh| ^ turn|" "WRONG"
 fault "weights times large scales have no unit" 80 "$(problem_of bfloat16 int8_per_token_head "" \
     "query_lens=1,1 seq_lens=193,370 inputs=large")" "triton_decode.cuh|units.raise(s, vs, o);|" "WRONG"
+fault "the second tile of rows has the first one's queries" 90 "$(problem_of bfloat16 int8_per_token_head "" \
+    "query_lens=3,4 seq_lens=193,370")" "triton_decode.cuh|row0 + n * 8 + g, rows|row0 + g, rows" "WRONG"
 fault "keys beyond the last page are read" 80 "$plain" \
     "triton_rows.cuh|min(__ldg(entry), last_page)|__ldg(entry) + (1 << 20)" "memory nobody allocated"
 fault "a rounding of float16 that saturates" 80 "$(problem_of float16 auto)" \

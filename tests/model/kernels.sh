@@ -34,6 +34,11 @@ ATTN_MODEL_EDIT="triton_redo.cuh|if (is_bad)|if (true)"
 export ATTN_MODEL_EDIT
 right "prompts in pieces, every row computed again" 90 "$(problem_of bfloat16 auto "$heads" "$cut")"
 unset ATTN_MODEL_EDIT
+several="query_lens=3,1,8,4 seq_lens=275,17,170,900"
+for format in fp8_e4m3 int8_per_token_head fp8_per_token_head int8_k_only nvfp4 int4_per_token_head turboquant_4bit_nc; do
+    right "a few tokens, cache $format" 90 "$(problem_of bfloat16 "$format" "num_heads=8 num_kv_heads=2 head_size=64" "$several")"
+done
+right "a few tokens" 80 "$(problem_of float16 int8_per_token_head "num_heads=5 num_kv_heads=1 head_size=128" "$several")"
 right "lines of a ring" 80 "$(problem_of float16 auto "" "query_lens=1,1,1 seq_lens=1000,17,513")"
 latent() { # ARCH DTYPE
     right "latent attention, $2" "$1" "role=mla mask=causal dtype=$2 num_heads=16 num_kv_heads=1 head_size=576 kv_lora_rank=512 \

@@ -33,7 +33,8 @@ right() { # NAME BACKEND PROBLEM
 ok "PTX of the kernels" make_ptx "$ATTN_TEST_SRCDIR" "$ptx" cache_write_sm80 decode_sm80-bf16-d64 \
     decode_sm80-bf16-d128 \
     merge_sm80 prefill_sm90-bf16-d64-pages prefill_sm90-bf16-d72-rows mla_write_sm80 mla_rows_sm80 mla_project_sm80 \
-    mla_decode_sm90_bf16 mla_combine_sm80 mla_combine_sm90 sparse_attend_sm90_bf16 widen_rows_sm80 resident_sm90-bf16-d64
+    mla_decode_sm90_bf16 mla_combine_sm80 mla_combine_sm90 sparse_attend_sm90_bf16 widen_rows_sm80 resident_sm90-bf16-d64 \
+    resident_sm90-bf16-d80
 decoder="role=decoder mask=causal dtype=bfloat16 num_heads=4 num_kv_heads=2 head_size=64 block_size=16 features=lse"
 latent="mask=causal dtype=bfloat16 num_kv_heads=1 head_size=576 kv_lora_rank=512 qk_nope_head_dim=128 \
 qk_rope_head_dim=64 v_head_dim=128 block_size=64 features=lse"
@@ -53,10 +54,12 @@ right "a window, a cap" FLASH_ATTN "$decoder sliding_window=100 logits_soft_cap=
 bands="$(echo "$decoder" | sed 's/num_heads=4/num_heads=16/') sliding_window=60 | query_lens=50,1,25 seq_lens=275,170,25"
 right "warpgroups with a group's heads each" FLASH_ATTN "$bands"
 right "images" MM_ENCODER_ATTN "role=mm_encoder mask=full num_heads=2 num_kv_heads=2 head_size=72 dtype=bfloat16 \
-features=lse | query_lens=150,64 seq_lens=150,64"
+features=lse | query_lens=300,64 seq_lens=300,64"
 short="role=mm_encoder mask=full num_heads=2 num_kv_heads=1 head_size=64 dtype=bfloat16 features=lse | \
 query_lens=196,33,129 seq_lens=196,33,129"
 right "short images" MM_ENCODER_ATTN "$short"
+tails="$(echo "$short" | sed 's/head_size=64/head_size=72/')"
+right "short images, heads of more than whole lines" MM_ENCODER_ATTN "$tails"
 right "a narrow tile" FLASHMLA "$one_tile"
 right "tiles of a cluster" FLASHMLA "$two_tiles"
 right "chosen tokens" FLASHMLA_SPARSE "$chosen"
@@ -105,6 +108,10 @@ fault "its values are read before rows behind them are zero" MM_ENCODER_ATTN "$s
     dense/resident_sm90.cuh "s/mbar_wait(clean, 0);/;/" "model:"
 fault "zeros without a fence of the proxy" MM_ENCODER_ATTN "$short" resident_sm90-bf16-d64 \
     dense/resident_sm90.cuh "s/^ *fence_proxy_async();//" "without fence.proxy.async"
+fault "tails of keys are not waited for" MM_ENCODER_ATTN "$tails" resident_sm90-bf16-d80 \
+    dense/resident_sm90.cuh "s/mbar_expect(bar, T::BLOCK + T::TAIL_BLOCK)/mbar_expect(bar, T::BLOCK)/" "model:"
+fault "each 16 keys have the first ones' tails of values" MM_ENCODER_ATTN "$tails" resident_sm90-bf16-d80 \
+    dense/resident_sm90.cuh "s/vt + (uint64_t)(k \* T::TAIL_LINE)/vt/" "WRONG"
 fault "each warpgroup has the first one's tokens" FLASH_ATTN "$bands" prefill_sm90-bf16-d64-pages \
     dense/prefill_sm90_producer.cuh "s/(T::BANDS ? band \* P.band_tokens : 0)/0/" "WRONG"
 fault "mbarriers are used before they are made" FLASH_ATTN "$prompt" prefill_sm90-bf16-d64-pages \

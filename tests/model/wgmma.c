@@ -3,17 +3,18 @@
  * to another; what it read of shared memory must be the same when it is waited for. */
 #include "model.h"
 
-/* Where element (row, k) of a matrix in shared memory lies: 128-byte swizzle; K-major: rows of 128 bytes,
- * eight to a group of `stride` bytes; MN-major: 64 columns of 16 bits in 128 bytes, eight k to a group of
- * `stride`, the next 64 columns `leading` behind. */
+/* Where element (row, k) of a matrix in shared memory lies: swizzled lines of 128, 64 or 32 bytes; K-major: a
+ * row is a line, eight to a group of `stride` bytes; MN-major: the columns of 16 bits that a line holds, eight
+ * k to a group of `stride`, the next columns `leading` behind. */
 static uint32_t matrix_at(uint64_t desc, int is_mn, int row, int k, int bytes) {
+    const uint32_t line = 256u >> (desc >> 62), columns = line / 2;
     const uint32_t start = (uint32_t)(desc & 0x3fff) << 4, leading = (uint32_t)(desc >> 16 & 0x3fff) << 4,
                    stride = (uint32_t)(desc >> 32 & 0x3fff) << 4;
     const uint32_t at =
-        is_mn ? start + (uint32_t)(row / 64) * leading + (uint32_t)(k / 8) * stride +
-                    (uint32_t)(k % 8) * 128 + (uint32_t)(row % 64) * 2
-              : start + (uint32_t)(row / 8) * stride + (uint32_t)(row % 8) * 128 + (uint32_t)(k * bytes);
-    return at ^ (at >> 7 & 7) << 4;
+        is_mn ? start + (uint32_t)row / columns * leading + (uint32_t)(k / 8) * stride +
+                    (uint32_t)(k % 8) * line + (uint32_t)row % columns * 2
+              : start + (uint32_t)(row / 8) * stride + (uint32_t)(row % 8) * line + (uint32_t)(k * bytes);
+    return at ^ (at >> 7 & (line / 16 - 1)) << 4;
 }
 enum { W_F16, W_BF16, W_S8, W_E4M3 };
 static int is_byte(int type) {
@@ -60,7 +61,7 @@ static void product(warp_t *w, const op_t *op, uint32_t mask) {
     const uint64_t hash_b = matrix_read(w, op, desc_b, type, is_mn, 0, n, ks, number, b);
     uint64_t hash_a = 1, desc_a = 0;
     (void)mask;
-    if (desc_b >> 62 != 1) {
+    if (desc_b >> 62 == 0) {
         model_fault(w, op, 0, "a swizzle of wgmma that the model has not", desc_b);
         return;
     }

@@ -64,13 +64,14 @@
      ((is_short) ? PREFILL_SM90_RESULT(dv, warpgroups) : 0) + 1024 + 512)
 
 /* Keys and values of a request whole in shared memory, beside 64 rows of Q for each warpgroup: as many as
- * leave an SM two CTAs, in blocks of the sizes that X is called with, up to so many. */
-#define RESIDENT_SM90_BLOCKS    8
-#define RESIDENT_SM90_KEYS(d)   ((d) <= 64 ? 256 : 128)
-#define RESIDENT_SM90_WIDE(X)   X(64)
-#define RESIDENT_SM90_NARROW(X) X(32) X(96) X(112) X(128) /* heads of one chunk */
-#define RESIDENT_SM90_SMEM(d, warpgroups, keys)                                                              \
-    (((warpgroups)*64 + 2 * (keys)) * PREFILL_SM90_CHUNKS(d) * 128 + 1024)
+ * leave an SM two CTAs, up to so many blocks of one of the sizes that X is called with. */
+#define RESIDENT_SM90_TAIL(d)  ((d) % 64) /* columns behind whole lines of 128 bytes */
+#define RESIDENT_SM90_BLOCKS   8
+#define RESIDENT_SM90_KEYS(d)  ((d) <= 80 ? 256 : (d) <= 96 ? 224 : 128)
+#define RESIDENT_SM90_SIZES(X) X(32) X(64) X(80) X(96) X(112) X(128)
+/* Scores and results in a thread's 128 registers. */
+#define RESIDENT_SM90_FITS(d, block_keys)       ((d) + (block_keys) <= 192)
+#define RESIDENT_SM90_SMEM(d, warpgroups, keys) (((warpgroups)*64 + 2 * (keys)) * (d)*2 + 1024)
 
 /* Prefill over e4m3 keys of one line a row, widened to f16: stages of bytes, as memory allows, beside it. */
 #define PREFILL_SM90_BYTE_STAGES(q_buffers) ((q_buffers) == 2 ? 1 : 2)

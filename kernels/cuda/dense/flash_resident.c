@@ -36,16 +36,15 @@ static int32_t tokens_of(const flash_plan_input *in, int s) { /* 0: the decode k
 /* The block of keys by which all requests take least, and the keys of the longest; 0: it has too many. */
 static int32_t choose_block(const flash_plan_input *in, int size, int32_t longest, int32_t *keys) {
 #define SIZE(BN) BN,
-    static const int32_t wide[] = {RESIDENT_SM90_WIDE(SIZE)},
-                         all[] = {RESIDENT_SM90_WIDE(SIZE) RESIDENT_SM90_NARROW(SIZE)};
-    const int32_t *blocks = size <= 64 ? all : wide;
-    const int n = size <= 64 ? (int)(sizeof all / sizeof *all) : (int)(sizeof wide / sizeof *wide);
+    static const int32_t blocks[] = {RESIDENT_SM90_SIZES(SIZE)};
     int32_t best = 0;
     int64_t least = INT64_MAX;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < (int)(sizeof blocks / sizeof *blocks); i++) {
         const int32_t block = blocks[i], most = ceil_div(longest, block);
         int64_t time = 0;
-        if (most < 1 || most > RESIDENT_SM90_BLOCKS || most * block > RESIDENT_SM90_KEYS(size)) continue;
+        if (!RESIDENT_SM90_FITS(size, block) || most < 1 || most > RESIDENT_SM90_BLOCKS ||
+            most * block > RESIDENT_SM90_KEYS(size))
+            continue;
         for (int s = 0; s < in->num_seqs; s++)
             if (tokens_of(in, s) > 0)
                 time += (int64_t)ceil_div(in->seq_lens[s], block) * (block + BLOCK_COST);

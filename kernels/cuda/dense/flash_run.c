@@ -19,29 +19,40 @@ static int bytes_of(int dtype) {
     return dtype == FLASH_E4M3 ? 1 : 2;
 }
 
-/* 128-byte swizzle, zeros outside, and no L2 promotion: it fetches neighbours that nobody asked for. */
+/* A swizzle of the box's lines of 128, 64 or 32 bytes, zeros outside, and no L2 promotion: it fetches neighbours
+ * that nobody asked for. */
 static int encode(const flash_runtime *r, CUtensorMap *map, int dtype, int rank, const void *base,
                   const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box) {
     static const cuuint32_t ones[5] = {1, 1, 1, 1, 1};
+    const unsigned line = box[0] * (unsigned)bytes_of(dtype);
     return (int)((tensor_map_encode_t)r->encode_tiled)(
         map,
         dtype == FLASH_E4M3   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
         : dtype == FLASH_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
         (cuuint32_t)rank, (void *)(uintptr_t)base, dims, strides, box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE,
-        CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        line == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+        : line == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
+                     : CU_TENSOR_MAP_SWIZZLE_32B,
+        CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 }
 
-/* Rows of all heads: {columns, rows, heads}, a box of 128 bytes a row. A dimension of size 1 gets a canonical
- * stride. */
-static int map_heads(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
-                     int64_t rows, int heads, int64_t token, int64_t head, int box_rows, int box_heads) {
+/* Rows of all heads: {columns, rows, heads}, a box of `line` bytes a row. A dimension of size 1 gets a
+ * canonical stride. */
+static int map_lines(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
+                     int64_t rows, int heads, int64_t token, int64_t head, int box_rows, int box_heads,
+                     unsigned line) {
     cuuint64_t dims[3] = {(cuuint64_t)columns, (cuuint64_t)(rows > 0 ? rows : 1), (cuuint64_t)heads};
     if (rows <= 1) token = (int64_t)heads * columns;
     const unsigned eb = (unsigned)bytes_of(dtype);
     cuuint64_t strides[2] = {(cuuint64_t)token * eb, (cuuint64_t)(heads > 1 ? head : token) * eb};
-    cuuint32_t box[3] = {128 / eb, (cuuint32_t)box_rows, (cuuint32_t)box_heads};
+    cuuint32_t box[3] = {line / eb, (cuuint32_t)box_rows, (cuuint32_t)box_heads};
     return encode(r, map, dtype, 3, base, dims, strides, box);
+}
+
+static int map_heads(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
+                     int64_t rows, int heads, int64_t token, int64_t head, int box_rows, int box_heads) {
+    return map_lines(r, map, dtype, base, columns, rows, heads, token, head, box_rows, box_heads, 128);
 }
 
 static int map_rows(const flash_runtime *r, CUtensorMap *map, int dtype, const void *base, int columns,
@@ -183,6 +194,17 @@ static int run_resident(const flash_params *p, const flash_shape *s, const flash
         return FLASH_E_MAP_K;
     if (map_rows(r, &sp.v_map, s->kv_dtype, p->v, p->head_size, p->kv_rows, p->num_kv_heads, p->v_token,
                  p->v_head, c->block_keys))
+        return FLASH_E_MAP_V;
+    const unsigned tail = RESIDENT_SM90_TAIL((unsigned)flash_resident_classes[c->class_index]) * 2;
+    if (tail == 0) return f(&sp, 0, num_tiles, stream);
+    if (map_lines(r, &sp.q_tail_map, s->q_dtype, p->q, p->head_size, p->q_rows, p->num_q_heads, p->q_token,
+                  p->q_head, 64, 1, tail))
+        return FLASH_E_MAP_Q;
+    if (map_lines(r, &sp.k_tail_map, s->kv_dtype, p->k, p->head_size, p->kv_rows, p->num_kv_heads, p->k_token,
+                  p->k_head, c->block_keys, 1, tail))
+        return FLASH_E_MAP_K;
+    if (map_lines(r, &sp.v_tail_map, s->kv_dtype, p->v, p->head_size, p->kv_rows, p->num_kv_heads, p->v_token,
+                  p->v_head, c->block_keys, 1, tail))
         return FLASH_E_MAP_V;
     return f(&sp, 0, num_tiles, stream);
 }

@@ -10,7 +10,8 @@
 
 typedef struct flash_sm90_params {
     CUtensorMap q_map, k_map, v_map, k_tail_map;
-    CUtensorMap o_map; /* 16 rows of the result */
+    CUtensorMap q_tail_map, v_tail_map; /* resident: columns behind whole lines; k_tail_map's too */
+    CUtensorMap o_map;                  /* 16 rows of the result */
     flash_params p;
     /* paged: coordinate of a page and head in the last dimension of the maps = page * page_units + head *
      * head_units */

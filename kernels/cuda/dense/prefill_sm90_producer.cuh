@@ -15,14 +15,16 @@ struct tile_ring {
     uint32_t data, full, empty;
 };
 
-/* Rows of a tile of V outside x <= r < y become zeros, by `threads` threads. */
-template <class T>
+/* Rows of a tile of V outside x <= r < y become zeros, by `threads` threads. LINE: bytes of a row in a
+ * chunk. */
+template <class T, int LINE = 128>
 ATTN_DEV void zero_rows(uint32_t tile, int x, int y, int thread, int threads) {
-    for (int i = thread; i < T::BN * T::VC * 8; i += threads) {
-        const int r = i / (T::VC * 8), u = i % (T::VC * 8);
+    constexpr int UNITS = LINE / 16;
+    for (int i = thread; i < T::BN * T::VC * UNITS; i += threads) {
+        const int r = i / (T::VC * UNITS), u = i % (T::VC * UNITS);
         if (r < x || r >= y)
-            st_shared_v4(tile + (r >> 3) * T::VALUE_GROUP_STRIDE + (r & 7) * 128 +
-                             (u >> 3) * T::VALUE_CHUNK_STRIDE + (u & 7) * 16,
+            st_shared_v4(tile + (r >> 3) * T::VALUE_GROUP_STRIDE + (r & 7) * LINE +
+                             (u / UNITS) * T::VALUE_CHUNK_STRIDE + (u % UNITS) * 16,
                          make_uint4(0, 0, 0, 0));
     }
 }

@@ -8,7 +8,9 @@
  * the other only once, where the rows of V behind the last key become zeros. S = Q K^T over a block of BN
  * keys, softmax, O += P V, by wgmma; rows leave from registers (prefill_sm90_store.cuh).
  *
- * K and V blocks are [64-column chunk][BN rows][128 bytes], 128-byte swizzle, one tensor copy a chunk. */
+ * Q, K and V blocks are [64-column chunk][rows][128 bytes], one tensor copy a chunk. What a head size has beside
+ * (16 or 32 columns) are lines of 32 or 64 bytes of their own, swizzled as such, so that nothing is padded: of
+ * V they are a product of their own. */
 #ifndef RESIDENT_SM90_CUH
 #define RESIDENT_SM90_CUH
 
@@ -21,13 +23,17 @@ namespace attn_cuda {
 
 template <int D, int BN_>
 struct resident_traits {
-    static constexpr int DK = D, DV = D, BN = BN_, BM = 64, QSTEPS = (D + 15) / 16;
-    static constexpr int VC = PREFILL_SM90_CHUNKS(D), KEY_CHUNK = BN * 128; /* bytes */
-    static constexpr int QB = BM * VC * 128, BLOCK = BN * VC * 128;
+    static constexpr int DK = D, DV = D, BN = BN_, BM = 64;
+    static constexpr int TAIL = RESIDENT_SM90_TAIL(D), VC = D / 64, KEY_CHUNK = BN * 128; /* bytes */
+    static constexpr int QB = BM * VC * 128, BLOCK = BN * VC * 128;                       /* without tails */
+    static constexpr int TAIL_LINE = TAIL * 2, TAIL_QB = BM * TAIL_LINE, TAIL_BLOCK = BN * TAIL_LINE;
     /* of the code that is shared with prefill_sm90.cuh */
     static constexpr int VALUE_GROUP_STRIDE = 1024, VALUE_CHUNK_STRIDE = KEY_CHUNK, OB = 0;
     static constexpr bool WIDENED = false, FEATURE = false, PARTS = false, DIRECT = false, PACKS = false,
                           BANDS = false;
+    struct tail {
+        static constexpr int BN = BN_, VC = 1, VALUE_GROUP_STRIDE = 8 * TAIL_LINE, VALUE_CHUNK_STRIDE = 0;
+    };
 };
 
 template <int DT, class T>
@@ -49,18 +55,28 @@ __global__ void __launch_bounds__(256, 2) resident_kernel(const __grid_constant_
     const int blocks = max(1, (sv.kv_len + BN - 1) / BN), mine = (rows + 63) / 64;
     const uint32_t base = (smem_addr(smem_raw) + 1023) & ~1023u;
     const uint32_t keys = base + groups * T::QB, values = keys + blocks * T::BLOCK, my_q = base + w * T::QB;
+    const uint32_t q_tails = values + blocks * T::BLOCK, my_tail = q_tails + w * T::TAIL_QB,
+                   key_tails = q_tails + groups * T::TAIL_QB,
+                   value_tails = key_tails + blocks * T::TAIL_BLOCK;
     const uint32_t k_full = smem_addr(bars), v_full = k_full + 8 * MOST, clean = v_full + 8 * MOST,
                    q_full = clean + 8 + 8 * w;
     auto copy_q = [&](int block) { /* of one thread of a warpgroup */
-                                   mbar_expect(q_full, T::QB);
+                                   mbar_expect(q_full, T::QB + T::TAIL_QB);
                                    for (int c = 0; c < T::VC; c++)
                                        tma_3d(my_q + c * (64 * 128), &P.q_map, c * 64,
                                               sv.q0 + row0 + block * 64, head, q_full);
+                                   if constexpr (T::TAIL > 0)
+                                       tma_3d(my_tail, &P.q_tail_map, 64 * T::VC, sv.q0 + row0 + block * 64,
+                                              head, q_full);
     };
-    auto copy = [&](const void *map, uint32_t to, int block, uint32_t bar) {
-        mbar_expect(bar, T::BLOCK);
+    auto copy = [&](const void *map, const void *tail_map, uint32_t to, uint32_t tails, int block,
+                    uint32_t bar) {
+        mbar_expect(bar, T::BLOCK + T::TAIL_BLOCK);
         for (int c = 0; c < T::VC; c++)
             tma_3d(to + block * T::BLOCK + c * T::KEY_CHUNK, map, c * 64, tile.z + block * BN, head / p.group,
+                   bar);
+        if constexpr (T::TAIL > 0)
+            tma_3d(tails + block * T::TAIL_BLOCK, tail_map, 64 * T::VC, tile.z + block * BN, head / p.group,
                    bar);
     };
     if (threadIdx.x == 0) {
@@ -76,8 +92,8 @@ __global__ void __launch_bounds__(256, 2) resident_kernel(const __grid_constant_
     if (tid == 0) {
         copy_q(w);
         for (int i = 0; i < blocks && w == 0; i++) {
-            copy(&P.k_map, keys, i, k_full + 8 * i);
-            copy(&P.v_map, values, i, v_full + 8 * i);
+            copy(&P.k_map, &P.k_tail_map, keys, key_tails, i, k_full + 8 * i);
+            copy(&P.v_map, &P.v_tail_map, values, value_tails, i, v_full + 8 * i);
         }
     }
     const float c = p.scale * LOG2E;
@@ -85,7 +101,8 @@ __global__ void __launch_bounds__(256, 2) resident_kernel(const __grid_constant_
     bool is_clean = behind == BN;
     float o[D / 2], m0, m1, l0, l1, f0, f1;
     uint32_t pr[BN / 4];
-    const uint64_t qd = wgmma_desc(my_q, 16, 1024);
+    const uint64_t qd = wgmma_desc(my_q, 16, 1024),
+                   qt = wgmma_desc(my_tail, 16, 8 * T::TAIL_LINE, T::TAIL_LINE);
     int turn = 0;
 #pragma unroll 1
     for (int block = w; block < mine; block += groups, turn ^= 1) {
@@ -98,13 +115,17 @@ __global__ void __launch_bounds__(256, 2) resident_kernel(const __grid_constant_
         for (int j = 0; j < blocks; j++) {
             float sc[BN / 2];
             mbar_wait(k_full + 8 * j, 0);
-            const uint64_t kd = wgmma_desc(keys + j * T::BLOCK, 16, 1024);
+            const uint64_t kd = wgmma_desc(keys + j * T::BLOCK, 16, 1024),
+                           kt = wgmma_desc(key_tails + j * T::TAIL_BLOCK, 16, 8 * T::TAIL_LINE, T::TAIL_LINE);
             wgmma_fence();
             wgmma_ssz<BN, DT>::run(sc, qd, kd);
 #pragma unroll
-            for (int k = 1; k < T::QSTEPS; k++)
+            for (int k = 1; k < T::VC * 4; k++)
                 wgmma_ss<BN, DT>::run(sc, qd + ((k >> 2) * (64 * 128) >> 4) + (k & 3) * 2,
                                       kd + ((k >> 2) * T::KEY_CHUNK >> 4) + (k & 3) * 2);
+#pragma unroll
+            for (int k = 0; k < T::TAIL / 16; k++)
+                wgmma_ss<BN, DT>::run(sc, qt + k * 2, kt + k * 2);
             wgmma_commit();
             wgmma_wait<0>();
             wgmma_pin(sc);
@@ -128,18 +149,28 @@ __global__ void __launch_bounds__(256, 2) resident_kernel(const __grid_constant_
                 is_clean = true;
                 if (w == 0) {
                     zero_rows<T>(values + j * T::BLOCK, 0, behind, tid, 128);
+                    if constexpr (T::TAIL > 0)
+                        zero_rows<typename T::tail, T::TAIL_LINE>(value_tails + j * T::TAIL_BLOCK, 0, behind,
+                                                                  tid, 128);
                     fence_proxy_async();
                     named_barrier(2, 128);
                     if (tid == 0) mbar_arrive(clean);
                 } else
                     mbar_wait(clean, 0);
             }
-            const uint64_t vd = wgmma_desc(values + j * T::BLOCK, T::VALUE_CHUNK_STRIDE, 1024);
+            const uint64_t vd = wgmma_desc(values + j * T::BLOCK, T::VALUE_CHUNK_STRIDE, 1024),
+                           vt = wgmma_desc(value_tails + j * T::TAIL_BLOCK, 16, 8 * T::TAIL_LINE,
+                                           T::TAIL_LINE);
             wgmma_pin(o);
             wgmma_fence();
 #pragma unroll
-            for (int k = 0; k < BN / 16; k++)
-                wgmma_rs<D, DT>::run(o, pr + 4 * k, vd + (uint64_t)(k * 2048 >> 4));
+            for (int k = 0; k < BN / 16; k++) {
+                wgmma_rs<64 * T::VC, DT>::run(*(float(*)[32 * T::VC]) o, pr + 4 * k,
+                                              vd + (uint64_t)(k * 2048 >> 4));
+                if constexpr (T::TAIL > 0)
+                    wgmma_rs<T::TAIL, DT>::run(*(float(*)[T::TAIL / 2])(o + 32 * T::VC), pr + 4 * k,
+                                               vt + (uint64_t)(k * T::TAIL_LINE));
+            }
             wgmma_commit();
             wgmma_wait<0>();
             wgmma_pin(o);
@@ -165,14 +196,13 @@ int launch_resident(const flash_sm90_params *P, int num_tiles, void *stream) {
 template <int DT, int D>
 int launch_resident_of(const flash_sm90_params *P, int num_tiles, void *stream) {
 #define RESIDENT_LAUNCH(BN)                                                                                  \
-    if (!P || P->box_rows == BN) {                                                                           \
-        const int e = launch_resident<DT, D, BN>(P, num_tiles, stream);                                      \
-        if (P || e) return e;                                                                                \
+    if constexpr (RESIDENT_SM90_FITS(D, BN)) {                                                               \
+        if (!P || P->box_rows == BN) {                                                                       \
+            const int e = launch_resident<DT, D, BN>(P, num_tiles, stream);                                  \
+            if (P || e) return e;                                                                            \
+        }                                                                                                    \
     }
-    RESIDENT_SM90_WIDE(RESIDENT_LAUNCH)
-    if constexpr (D <= 64) {
-        RESIDENT_SM90_NARROW(RESIDENT_LAUNCH)
-    }
+    RESIDENT_SM90_SIZES(RESIDENT_LAUNCH)
     return P ? (int)cudaErrorInvalidDeviceFunction : 0;
 }
 

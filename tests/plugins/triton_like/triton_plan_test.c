@@ -271,6 +271,56 @@ static void row_blocks(void) {
     drop_plan(&plan);
 }
 
+/* Which of two decodes a batch has: CTAs of 8 rows, or of 16 where fewer of them read the keys. */
+static void wide(void) {
+    const triton_plan_input_t in = {.group = 4, .kv_heads = 8, .decode_tokens = 8, .decode_rows = 8};
+    static const struct {
+        int n;
+        int32_t tokens[3], keys[3];
+        int is_wide;
+        const char *what;
+    } cases[] = {{1, {1}, {8192}, 0, "one token"},
+                 {1, {2}, {8192}, 0, "eight rows"},
+                 {1, {3}, {8192}, 1, "twelve rows"},
+                 {1, {4}, {8192}, 1, "sixteen"},
+                 {1, {5}, {8192}, 1, "twenty: two CTAs of three"},
+                 {1, {8}, {8192}, 1, "thirty-two"},
+                 {1, {9}, {8192}, 0, "a prompt"},
+                 {3, {1, 4, 9}, {8192, 8192, 90000}, 1, "as many keys of one token as of four, and a prompt"},
+                 {3, {1, 4, 0}, {60000, 8192, 90000}, 0, "most keys are those of one token"},
+                 {3, {4, 1, 1}, {60000, 8192, 8192}, 1, "most keys are those of four"},
+                 {0, {0}, {0}, 0, "no request"}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        int32_t q[4] = {0};
+        for (int r = 0; r < cases[i].n; r++)
+            q[r + 1] = q[r] + cases[i].tokens[r];
+        ok(triton_plan_is_wide(&in, 16, q, cases[i].keys, cases[i].n) == cases[i].is_wide,
+           "CTAs of %d rows: %s", cases[i].is_wide ? 16 : 8, cases[i].what);
+    }
+    static const struct {
+        const char *rest;
+        uint32_t kv_heads;
+        int has_wide;
+    } problems[] = {{"kv_cache_dtype=int8_per_token_head", 8, 1},
+                    {"kv_cache_dtype=nvfp4", 4, 1},
+                    {"kv_cache_dtype=turboquant_4bit_nc", 8, 1},
+                    {"kv_cache_dtype=fp8_e4m3 features=batch_invariant", 8, 0},
+                    {"kv_cache_dtype=fp8_e4m3", 2, 0}, /* decode itself has 16 rows */
+                    {"kv_cache_dtype=bfloat16", 8, 0}};
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) {
+        char text[300];
+        triton_config_t c, two;
+        snprintf(text, sizeof text, DECODER "head_size=128 %s", problems[i].rest);
+        attn_problem_t p = problem(text);
+        p.num_kv_heads = problems[i].kv_heads;
+        triton_configure(&p, 90, &c);
+        const int has = triton_config_wide(&c, &two) == 0;
+        ok(has == problems[i].has_wide && (!has || (two.decode_rows == 16 && c.decode_rows == 8 &&
+                                                    two.decode_smem <= triton_smem_of_block(90))),
+           "%s, groups of %d: %s second decode", problems[i].rest, c.group, has ? "a" : "no");
+    }
+}
+
 static void cuts(void) {
     triton_plan_input_t in = {.group = 4,
                               .kv_heads = 8,
@@ -456,6 +506,7 @@ int main(void) {
     configurations();
     plans(seed);
     row_blocks();
+    wide();
     cuts();
     folder();
     answers();
