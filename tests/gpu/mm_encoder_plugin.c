@@ -278,6 +278,12 @@ static void dynamic_scales(void) {
     close_step(&g), close_step(&c);
 }
 
+/* The same numbers, but for the roundings of weights by other maxima: blocks of keys are chosen by the batch. */
+static int is_alike(uint16_t a, uint16_t b) {
+    const float x = from_bf16(a), y = from_bf16(b);
+    return fabsf(x - y) <= 5e-3f + 1e-2f * fabsf(y);
+}
+
 /* A graph of one batch replayed with other images, in fp8 with static scales and without. Of head size 64 the
  * images are short enough for the kernel whose keys are in shared memory whole. */
 static void capture_and_replay(int d, uint64_t features) {
@@ -319,7 +325,7 @@ static void capture_and_replay(int d, uint64_t features) {
     cudaStreamSynchronize(stream);
     cudaMemcpy(want, s.out, bytes, cudaMemcpyDeviceToHost);
     size_t at = 0;
-    while (at < bytes / 2 && got[at] == want[at])
+    while (at < bytes / 2 && is_alike(got[at], want[at]))
         at++;
     if (!ok(rc == ATTN_OK && code == cudaSuccess && at == bytes / 2,
             "head size %d, %s: a replay with other images is an eager call", d,

@@ -31,6 +31,7 @@ struct resident_traits {
     static constexpr int VALUE_GROUP_STRIDE = 1024, VALUE_CHUNK_STRIDE = KEY_CHUNK, OB = 0;
     static constexpr bool WIDENED = false, FEATURE = false, PARTS = false, DIRECT = false, PACKS = false,
                           BANDS = false;
+    static ATTN_DEV uint64_t tail_desc(uint32_t at) { return wgmma_desc(at, 16, 8 * TAIL_LINE, TAIL_LINE); }
     struct tail {
         static constexpr int BN = BN_, VC = 1, VALUE_GROUP_STRIDE = 8 * TAIL_LINE, VALUE_CHUNK_STRIDE = 0;
     };
@@ -101,8 +102,7 @@ __global__ void __launch_bounds__(256, 2) resident_kernel(const __grid_constant_
     bool is_clean = behind == BN;
     float o[D / 2], m0, m1, l0, l1, f0, f1;
     uint32_t pr[BN / 4];
-    const uint64_t qd = wgmma_desc(my_q, 16, 1024),
-                   qt = wgmma_desc(my_tail, 16, 8 * T::TAIL_LINE, T::TAIL_LINE);
+    const uint64_t qd = wgmma_desc(my_q, 16, 1024), qt = T::tail_desc(my_tail);
     int turn = 0;
 #pragma unroll 1
     for (int block = w; block < mine; block += groups, turn ^= 1) {
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(256, 2) resident_kernel(const __grid_constant_
             float sc[BN / 2];
             mbar_wait(k_full + 8 * j, 0);
             const uint64_t kd = wgmma_desc(keys + j * T::BLOCK, 16, 1024),
-                           kt = wgmma_desc(key_tails + j * T::TAIL_BLOCK, 16, 8 * T::TAIL_LINE, T::TAIL_LINE);
+                           kt = T::tail_desc(key_tails + j * T::TAIL_BLOCK);
             wgmma_fence();
             wgmma_ssz<BN, DT>::run(sc, qd, kd);
 #pragma unroll
@@ -159,8 +159,7 @@ __global__ void __launch_bounds__(256, 2) resident_kernel(const __grid_constant_
                     mbar_wait(clean, 0);
             }
             const uint64_t vd = wgmma_desc(values + j * T::BLOCK, T::VALUE_CHUNK_STRIDE, 1024),
-                           vt = wgmma_desc(value_tails + j * T::TAIL_BLOCK, 16, 8 * T::TAIL_LINE,
-                                           T::TAIL_LINE);
+                           vt = T::tail_desc(value_tails + j * T::TAIL_BLOCK);
             wgmma_pin(o);
             wgmma_fence();
 #pragma unroll
