@@ -11,7 +11,7 @@
 #include <attn/attn_plugin_util.h>
 #include <math.h>
 
-enum { MAX_CASES = 800 };
+enum { MAX_CASES = 1200 };
 static const struct {
     uint32_t kv;
     const char *name;
@@ -272,13 +272,21 @@ static task_t *add(uint32_t kv, uint32_t dtype, uint32_t size, uint32_t heads, u
     p->num_heads = heads, p->num_kv_heads = kv_heads, p->block_size = PAGE, p->scale = 1 / sqrt((double)size);
     p->features = ATTN_F_LSE;
     t->is_write = t->power = 0;
-    if (num_tasks + 1 < MAX_CASES && (only == NULL || strstr(t->name, only) != NULL)) num_tasks++;
+    if (num_tasks + 1 == MAX_CASES) bail_out("more than %d cases: raise MAX_CASES", MAX_CASES);
+    if (only == NULL || strstr(t->name, only) != NULL) num_tasks++;
     return t;
 }
 
 static void lengths(kit_case_t *c) {
     static const int32_t some[][2] = {{1, 1},   {1, 15}, {1, 16},    {1, 17},  {1, 1300},
                                       {2, 129}, {5, 64}, {130, 700}, {33, 33}, {1, 640}};
+    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++)
+        kit_case_add(c, some[i][0], some[i][1]);
+}
+
+/* As speculative decoding has them: more rows of a KV head than one tile of decode. */
+static void several(kit_case_t *c) {
+    static const int32_t some[][2] = {{3, 1300}, {8, 2049}, {4, 17}, {1, 640}, {5, 5}};
     for (size_t i = 0; i < sizeof some / sizeof some[0]; i++)
         kit_case_add(c, some[i][0], some[i][1]);
 }
@@ -305,6 +313,15 @@ static void list_tasks(void) {
             }
         for (int s = 0; s < num_sizes; s++)
             lengths(&add(kv, s % 2 ? ATTN_DTYPE_FLOAT16 : bf16, sizes[s], 8, 2, "usual")->c);
+        for (int i = 0; i < num_sizes; i++)
+            several(&add(kv, i % 2 ? ATTN_DTYPE_FLOAT16 : bf16, sizes[i], 8, 2, "several tokens")->c);
+        for (uint32_t family = KIT_NORMAL; family < KIT_NUM_FAMILIES; family++) {
+            char name[64];
+            snprintf(name, sizeof name, "several tokens, %s", kit_family_name(family));
+            task_t *few = add(kv, bf16, 128, 4, 1, name);
+            few->c.family = family;
+            several(&few->c);
+        }
         task_t *many = add(kv, bf16, 128, 32, 8, "usual, NHD"); /* rows multiples of 16 bytes apart */
         lengths(&many->c);
         many->c.problem.kv_layout = ATTN_LAYOUT_NHD;
