@@ -32,8 +32,8 @@ static void *compile(void *arg) {
     return NULL;
 }
 
-/* The programs: prefill alone, because it takes longest; everything else beside it, but for the second decode,
- * which is compiled with macros of its own. */
+/* The programs: prefill alone, because it takes longest; everything else beside it. The second decode, which
+ * has macros of its own, is not among them. */
 static int list_programs(const triton_config_t *c, const char *sources[TRITON_MAX_PROGRAMS],
                          int kinds[TRITON_MAX_PROGRAMS]) {
     int n = 0;

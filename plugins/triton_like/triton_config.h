@@ -66,8 +66,8 @@ uint32_t triton_layout(const attn_problem_t *problem);
 /* Zero on success; -1: no tile fits the shared memory of that architecture. The problem was checked
  * before. */
 int triton_configure(const attn_problem_t *problem, int cc, triton_config_t *config);
-/* Decode once more, for requests whose rows are more than an n-tile: of codes that are widened before they are
- * multiplied, which 16 rows then share. Zero on success; -1: there is none. */
+/* Decode once more, for requests whose rows are more than an n-tile: of codes that are widened before they
+ * are multiplied, which 16 rows then share. Zero on success; -1: there is none. */
 int triton_config_wide(const triton_config_t *config, triton_config_t *wide);
 /* Whether prefill's tiles may be pieces of their keys: where no mask looks at distances
  * (triton_tile_rows.cuh). */

@@ -107,13 +107,13 @@ static int longest_query(const attn_batch_t *b) {
 static void set_grids(const attn_instance_t *in, const attn_batch_t *b, const triton_plan_t *plan,
                       triton_host_header_t *h) {
     const triton_plan_limits_t *l = &in->limits;
-    int longest, decode_tokens = plan->max_decode_tokens;
+    int decode_tokens = plan->max_decode_tokens;
     h->grid_items = plan->num_items;
     h->grid_splits = plan->num_splits;
     h->grid_tiles = plan->num_tiles;
     h->decode_tokens = decode_tokens;
     if ((b->flags & ATTN_BATCH_CAPTURE) == 0) return;
-    longest = longest_query(b);
+    const int longest = longest_query(b);
     int has_decode = in->plan_input.decode_tokens > 0;
     h->decode_tokens = longest < in->plan_input.decode_tokens ? longest : in->plan_input.decode_tokens;
     h->decode_tokens = h->decode_tokens < 1 ? 1 : h->decode_tokens;

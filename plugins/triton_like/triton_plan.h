@@ -47,8 +47,8 @@ typedef struct triton_plan {
 static inline int triton_row_blocks(int group, int rows, int tokens) {
     return (tokens * group + rows - 1) / rows;
 }
-/* Whether a batch's requests take decode's CTAs of wide_rows rows less time than those of decode_rows, of which
- * more read the same keys. */
+/* Whether a batch's requests take CTAs of wide_rows rows less time than those of decode_rows, of which more
+ * read the same keys. */
 int triton_plan_is_wide(const triton_plan_input_t *in, int wide_rows, const int32_t *q_start,
                         const int32_t *seq_lens, int num_seqs);
 void triton_plan_capacity(const triton_plan_input_t *in, triton_plan_limits_t *limits);

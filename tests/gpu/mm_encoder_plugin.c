@@ -278,7 +278,8 @@ static void dynamic_scales(void) {
     close_step(&g), close_step(&c);
 }
 
-/* The same numbers, but for the roundings of weights by other maxima: blocks of keys are chosen by the batch. */
+/* The same numbers, but for roundings of weights by other maxima: the batch says how long blocks of keys
+ * are. */
 static int is_alike(uint16_t a, uint16_t b) {
     const float x = from_bf16(a), y = from_bf16(b);
     return fabsf(x - y) <= 5e-3f + 1e-2f * fabsf(y);

@@ -3,7 +3,7 @@
  * to another; what it read of shared memory must be the same when it is waited for. */
 #include "model.h"
 
-/* Where element (row, k) of a matrix in shared memory lies: swizzled lines of 128, 64 or 32 bytes; K-major: a
+/* Where element (row, k) of a matrix in shared memory lies: swizzled lines of 128, 64 or 32 bytes. K-major: a
  * row is a line, eight to a group of `stride` bytes; MN-major: the columns of 16 bits that a line holds, eight
  * k to a group of `stride`, the next columns `leading` behind. */
 static uint32_t matrix_at(uint64_t desc, int is_mn, int row, int k, int bytes) {
