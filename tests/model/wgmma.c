@@ -3,9 +3,9 @@
  * to another; what it read of shared memory must be the same when it is waited for. */
 #include "model.h"
 
-/* Where element (row, k) of a matrix in shared memory lies: swizzled lines of 128, 64 or 32 bytes. K-major: a
- * row is a line, eight to a group of `stride` bytes; MN-major: the columns of 16 bits that a line holds, eight
- * k to a group of `stride`, the next columns `leading` behind. */
+/* Where element (row, k) of a matrix in shared memory lies: swizzled lines of 128, 64 or 32 bytes. K-major:
+ * a row is a line, eight to a group of `stride` bytes. MN-major: the columns of 16 bits that a line holds,
+ * eight k to a group of `stride`, the next columns `leading` behind. */
 static uint32_t matrix_at(uint64_t desc, int is_mn, int row, int k, int bytes) {
     const uint32_t line = 256u >> (desc >> 62), columns = line / 2;
     const uint32_t start = (uint32_t)(desc & 0x3fff) << 4, leading = (uint32_t)(desc >> 16 & 0x3fff) << 4,
@@ -78,7 +78,6 @@ static void product(warp_t *w, const op_t *op, uint32_t mask) {
             }
     } else {
         desc_a = lane_value(w, &op->o[num_d], 0);
-        hash_a = 0;
         double rows[16 * 32];
         hash_a = matrix_read(w, op, desc_a, type, is_mn_a, (int)(w->index % 4) * 16, 16, ks, number, rows);
         for (int r = 0; r < 16; r++)

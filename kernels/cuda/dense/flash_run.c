@@ -19,8 +19,8 @@ static int bytes_of(int dtype) {
     return dtype == FLASH_E4M3 ? 1 : 2;
 }
 
-/* A swizzle of the box's lines of 128, 64 or 32 bytes, zeros outside, and no L2 promotion: it fetches neighbours
- * that nobody asked for. */
+/* A swizzle of the box's lines of 128, 64 or 32 bytes, zeros outside, and no L2 promotion: it fetches
+ * neighbours that nobody asked for. */
 static int encode(const flash_runtime *r, CUtensorMap *map, int dtype, int rank, const void *base,
                   const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box) {
     static const cuuint32_t ones[5] = {1, 1, 1, 1, 1};

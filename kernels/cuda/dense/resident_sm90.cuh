@@ -8,9 +8,9 @@
  * the other only once, where the rows of V behind the last key become zeros. S = Q K^T over a block of BN
  * keys, softmax, O += P V, by wgmma; rows leave from registers (prefill_sm90_store.cuh).
  *
- * Q, K and V blocks are [64-column chunk][rows][128 bytes], one tensor copy a chunk. What a head size has beside
- * (16 or 32 columns) are lines of 32 or 64 bytes of their own, swizzled as such, so that nothing is padded: of
- * V they are a product of their own. */
+ * Q, K and V blocks are [64-column chunk][rows][128 bytes], one tensor copy a chunk. What a head size has
+ * beside (16 or 32 columns) are lines of 32 or 64 bytes of their own, swizzled as such, so that nothing is
+ * padded: of V they are a product of their own. */
 #ifndef RESIDENT_SM90_CUH
 #define RESIDENT_SM90_CUH
 
