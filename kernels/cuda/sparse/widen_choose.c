@@ -17,9 +17,9 @@ static int32_t pages_of(const widen_batch *b, int32_t r) {
 /* Blocks that the tokens of a request are. */
 static double blocks_of(const widen_batch *b, int32_t r) {
     const int32_t tokens = b->q_start[r + 1] - b->q_start[r], last = b->seq_lens[r],
-                  first = last - tokens + 1;
+                  first = last - tokens + 1, tiles = (b->num_heads + MLA_TILE_ROWS - 1) / MLA_TILE_ROWS;
     const double most = b->topk, from = first < most ? first : most, to = last < most ? last : most;
-    return tokens * ((from + to) / 2 / MLA_TILE_KEYS) * ((b->num_heads + MLA_TILE_ROWS - 1) / MLA_TILE_ROWS);
+    return tokens * ((from + to) / 2 / MLA_TILE_KEYS) * tiles;
 }
 
 widened widen_choose(const widen_batch *b) {
