@@ -64,23 +64,16 @@ for kv_only in (False, True):
         row(f"P3 1x16384 causal {'bf16 query, e4m3 keys' if kv_only else 'e4m3'} {name}", call,
             flops=2.0 * 32 * 16384**2 * 128)
 
-for d in (80, 72, 64, 128):
-    q, k, v = (bf16(8, 4096, 16, d).transpose(1, 2) for _ in range(3))
-    flops = 4.0 * 8 * 16 * 4096 * 4096 * d
+images = [(f"E1 D={d} 8x4096", 8, 4096, d) for d in (80, 72, 64, 128)]
+images += [(f"E 16x{d} {batch}x{s}", batch, s, d) for batch, s, d in (
+    (16, 256, 72), (64, 196, 72), (16, 256, 80), (64, 196, 80), (256, 64, 80), (64, 196, 64), (16, 256, 64))]
+for shape, batch, s, d in images:
+    q, k, v = (bf16(batch, s, 16, d).transpose(1, 2) for _ in range(3))
     for backend, name in ((SDPBackend.CUDNN_ATTENTION, "cudnn"), (SDPBackend.FLASH_ATTENTION, "fa2")):
         def call(q=q, k=k, v=v, backend=backend):
             with sdpa_kernel(backend):
                 return F.scaled_dot_product_attention(q, k, v)
-        row(f"E1 D={d} 8x4096 {name}", call, flops=flops)
-
-for batch, s, heads, d in ((16, 256, 16, 72), (64, 196, 16, 72), (16, 256, 16, 80), (64, 196, 16, 80),
-                           (256, 64, 16, 80), (64, 196, 16, 64), (16, 256, 16, 64)):
-    q, k, v = (bf16(batch, s, heads, d).transpose(1, 2) for _ in range(3))
-    for backend, name in ((SDPBackend.CUDNN_ATTENTION, "cudnn"), (SDPBackend.FLASH_ATTENTION, "fa2")):
-        def call(q=q, k=k, v=v, backend=backend):
-            with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(q, k, v)
-        row(f"E {heads}x{d} {batch}x{s} {name}", call, flops=4.0 * batch * heads * s * s * d)
+        row(f"{shape} {name}", call, flops=4.0 * batch * 16 * s * s * d)
 
 # steps of several tokens: no mask, since SDPA's causal one begins at the first key
 for heads, d, n, tokens, length in ((64, 128, 64, 4, 8192), (64, 64, 64, 4, 8192), (32, 128, 32, 8, 4096),

@@ -32,30 +32,28 @@ static void *compile(void *arg) {
     return NULL;
 }
 
-/* The programs: prefill alone, because it takes longest; everything else beside it. The second decode, which
- * has macros of its own, is not among them. */
-static int list_programs(const triton_config_t *c, const char *sources[TRITON_MAX_PROGRAMS],
-                         int kinds[TRITON_MAX_PROGRAMS]) {
+/* The programs: prefill alone, because it takes longest; everything else beside it, but for the second
+ * decode, which has macros of its own. */
+static void list_programs(const triton_config_t *c, int has_wide, triton_request_t *r) {
     int n = 0;
-    kinds[n] = TRITON_PROGRAM_PREFILL;
-    if (c->rope > 0) {
-        sources[n++] = "#include \"triton_rope.cuh\"\n";
-        return n;
+    r->kinds[n] = TRITON_PROGRAM_PREFILL;
+    r->sources[n++] = c->rope > 0 ? "#include \"triton_rope.cuh\"\n"
+                      : c->exact && c->page > 0
+                          ? "#include \"triton_exact.cuh\"\n#include \"triton_write.cuh\"\n"
+                      : c->exact   ? "#include \"triton_exact.cuh\"\n"
+                      : c->copiers ? "#include \"triton_prefill_split_sm90.cuh\"\n"
+                      : c->wgmma   ? "#include \"triton_prefill_sm90.cuh\"\n"
+                                   : "#include \"triton_prefill.cuh\"\n";
+    if (c->rope == 0 && !c->exact && c->page > 0) {
+        r->kinds[n] = TRITON_PROGRAM_DECODE;
+        r->sources[n++] = c->has_decode ? "#include \"triton_decode.cuh\"\n#include \"triton_write.cuh\"\n"
+                                        : "#include \"triton_write.cuh\"\n";
     }
-    if (c->exact) {
-        sources[n++] = c->page > 0 ? "#include \"triton_exact.cuh\"\n#include \"triton_write.cuh\"\n"
-                                   : "#include \"triton_exact.cuh\"\n";
-        return n;
+    if (c->rope == 0 && has_wide) {
+        r->kinds[n] = TRITON_PROGRAM_WIDE;
+        r->sources[n++] = "#include \"triton_decode.cuh\"\n";
     }
-    sources[n++] = c->copiers ? "#include \"triton_prefill_split_sm90.cuh\"\n"
-                   : c->wgmma ? "#include \"triton_prefill_sm90.cuh\"\n"
-                              : "#include \"triton_prefill.cuh\"\n";
-    if (c->page > 0) {
-        kinds[n] = TRITON_PROGRAM_DECODE;
-        sources[n++] = c->has_decode ? "#include \"triton_decode.cuh\"\n#include \"triton_write.cuh\"\n"
-                                     : "#include \"triton_write.cuh\"\n";
-    }
-    return n;
+    r->count = n;
 }
 
 /* Two independent hashes of 64 bits: an accident is out of the question, and nobody else can write into the
@@ -137,15 +135,12 @@ int triton_make_code(const triton_config_t *c, const triton_toolchain_t *tools, 
     triton_request_t r = {.cc = c->cc};
     triton_config_t wide;
     memset(code, 0, sizeof *code);
-    r.count = list_programs(c, r.sources, r.kinds);
-    for (int i = 0; i < r.count; i++)
-        r.macros[i] = macros;
+    list_programs(c, triton_config_wide(c, &wide) == 0, &r);
     int written = triton_config_macros(c, macros, sizeof macros);
-    if (triton_config_wide(c, &wide) == 0) {
-        r.kinds[r.count] = TRITON_PROGRAM_WIDE;
-        r.sources[r.count] = "#include \"triton_decode.cuh\"\n";
-        r.macros[r.count++] = wide_macros;
-        if (written > 0) written = triton_config_macros(&wide, wide_macros, sizeof wide_macros);
+    for (int i = 0; i < r.count; i++) {
+        const int is_wide = r.kinds[i] == TRITON_PROGRAM_WIDE;
+        r.macros[i] = is_wide ? wide_macros : macros;
+        if (is_wide && written > 0) written = triton_config_macros(&wide, wide_macros, sizeof wide_macros);
     }
     if (written < 0)
         return attn_fail(error, ATTN_E_INTERNAL, "", "the macros of a kernel do not fit their buffer");

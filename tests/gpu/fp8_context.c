@@ -144,6 +144,7 @@ int main(void) {
         over(ATTN_ROLE_MLA, keys + 77, keys < 131072 ? all : few, 0);
     }
     over(ATTN_ROLE_MM_ENCODER, 128, all, 0); /* keys in shared memory whole (resident_sm90.cuh) */
+    over(ATTN_ROLE_MM_ENCODER, 200, all, 0); /* the same with heads of up to 96 */
     if (4096 <= most) over(ATTN_ROLE_MM_ENCODER, 4096, all, 0);
     if (131072 <= most) over(ATTN_ROLE_DECODER, 131072, all & ~few, 1);
     if (1048576 <= most) over(ATTN_ROLE_DECODER, 1048576, 1u << KIT_UNIFORM | 1u << KIT_NEEDLE, 1);

@@ -419,6 +419,7 @@ static void list_tasks(void) {
                     name); /* whose outputs show a bias */
             t->c.family = far[i], t->c.problem.max_model_len = 131072;
             kit_case_add(&t->c, 1, 131072);
+            kit_case_add(&t->c, 5, 131072);
             kit_case_add(&t->c, 9, 131072);
         }
     }

@@ -131,12 +131,9 @@ ATTN_DEV void wgmma_pin(float (&d)[N]) {
 /* Matrix descriptor: start address, leading and stride byte offsets in units of 16 bytes, and the swizzle of
  * lines of 128, 64 or 32 bytes. */
 ATTN_DEV uint64_t wgmma_desc(uint32_t addr, int leading, int stride, int line = 128) {
+    const uint64_t swizzle = line == 128 ? 1 : line == 64 ? 2 : 3;
     return (uint64_t)((addr & 0x3ffff) >> 4) | (uint64_t)(leading >> 4) << 16 |
-           (uint64_t)(stride >> 4) << 32 |
-           (uint64_t)(line == 128  ? 1
-                      : line == 64 ? 2
-                                   : 3)
-               << 62;
+           (uint64_t)(stride >> 4) << 32 | swizzle << 62;
 }
 
 ATTN_DEV void stmatrix_x4(uint32_t addr, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {

@@ -84,6 +84,30 @@ static int compile(const char *text, int cc, const char *dir, int *cached, attn_
 
 static const char again[] = "role=mm_encoder mask=full dtype=bfloat16 num_heads=16 head_size=72 scale=0.1";
 
+/* Steps of several tokens over a byte and less have a second decode; the writer that rotates has one program. */
+static void programs(const char *dir) {
+    attn_problem_t p;
+    triton_config_t c;
+    triton_code_t code[2];
+    ATTN_INIT(attn_error_t, e);
+    const triton_toolchain_t tools = {.cache_dir = dir, .nvrtc = ""};
+    int status =
+        attn_problem_parse("role=decoder mask=causal dtype=bfloat16 num_heads=8 num_kv_heads=2 head_size=64 "
+                           "block_size=16 scale=0.1 kv_cache_dtype=nvfp4",
+                           &p, &e);
+    if (status == ATTN_OK) status = triton_configure(&p, 90, &c);
+    for (int is_rope = 0; is_rope < 2 && status == ATTN_OK; is_rope++) {
+        c.rope = is_rope ? 64 : 0, c.pairs = 1;
+        status = triton_make_code(&c, &tools, &code[is_rope], &e);
+    }
+    if (ok(status == ATTN_OK && code[0].count == 3 && code[1].count == 1 &&
+               code[0].kind[2] == TRITON_PROGRAM_WIDE,
+           "three programs for a decoder over nvfp4, one for its writer that rotates"))
+        triton_free_code(&code[0]), triton_free_code(&code[1]);
+    else
+        diag("%d: %s; %d, %d", status, e.text, code[0].count, code[1].count);
+}
+
 /* Another process compiles, this one reads the folder; then its own memory. */
 static void kept_code(const char *dir) {
     ATTN_INIT(attn_error_t, e);
@@ -209,6 +233,7 @@ int main(void) {
     char dir[] = "/tmp/attn-triton-compile-XXXXXX", command[128];
     if (mkdtemp(dir) == NULL) bail_out("no temporary folder");
     all_specialisations(dir);
+    programs(dir);
     kept_code(dir);
     polite_compile();
     snprintf(command, sizeof command, "rm -rf %s", dir);
