@@ -84,7 +84,8 @@ static int compile(const char *text, int cc, const char *dir, int *cached, attn_
 
 static const char again[] = "role=mm_encoder mask=full dtype=bfloat16 num_heads=16 head_size=72 scale=0.1";
 
-/* Steps of several tokens over a byte and less have a second decode; the writer that rotates has one program. */
+/* Steps of several tokens over a byte and less have a second decode; the writer that rotates has one
+ * program. */
 static void programs(const char *dir) {
     attn_problem_t p;
     triton_config_t c;
