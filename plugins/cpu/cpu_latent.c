@@ -203,6 +203,7 @@ void cpu_latent_pass(const attn_instance_t *in, const attn_forward_t *a, const s
                                   .w_scale = header->scale,
                                   .w_columns = (int)latent_floats(in)};
     s.p.w_row = (int64_t)weight_row_bytes(in, s.p.w_type);
+    s.p.dots = in->tiling.fast_bf16 && s.p.w_type == CPU_BF16 && s.p.q_type == CPU_BF16;
     s.query = workspace + round_up(cpu_plan_workspace(&in->shape, &in->tiling, &in->limits), 64);
     s.latents = s.query + (size_t)s.tokens * (size_t)heads * query_floats(in) * sizeof(float);
     call->num_q_heads = heads;

@@ -172,6 +172,7 @@ struct cpu_projection {
     float w_scale;
     int w_columns; /* L, up to the next multiple of CPU_PROJECT_PAD */
     int64_t w_row; /* bytes */
+    int dots;      /* weights and queries are bf16, whose pairs' products are worth two FMA */
 };
 
 /* Logits of an indexer (semantics 9.5): e4m3 rows of CPU_INDEX_SIZE values, of query and key; row t sees
