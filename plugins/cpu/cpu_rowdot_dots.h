@@ -12,13 +12,14 @@
 enum { RD_DOTS_P_SCALE = 90, RD_DOTS_Q_TOP = 100 }; /* e4m3: exponents of P, of the largest query element */
 
 SI int rd_dots_serve(const struct cpu_attn *a, int vbmi) {
-    const int unit = a->kv_dtype == CPU_BF16 ? CHUNK : 64, sizes = a->head_size | a->head_size_v;
+    const int sizes = a->head_size | a->head_size_v;
     /* int8_k_only: K by rd_words_qk() */
     if (a->kv_dtype == CPU_PACKED && a->k_row == CPU_I8 && a->rounds_query)
         return a->v_row == CPU_BF16 && a->out_dtype == CPU_BF16 && a->head_size <= RD_WORDS_MAX_SIZE &&
                a->head_size_v % CHUNK == 0;
-    return cpu_bf16_serves(a) && sizes % unit == 0 &&
-           (a->kv_dtype == CPU_BF16 || (CPU_X86 >= 3 && vbmi && a->kv_dtype == CPU_E4M3));
+    return cpu_bf16_serves(a) &&
+           (a->kv_dtype == CPU_BF16 ||
+            (CPU_X86 >= 3 && vbmi && a->kv_dtype == CPU_E4M3 && sizes % 64 == 0));
 }
 
 /* A query row (floats that are bf16) as bf16 in the order of the products; returns its factor for the
@@ -54,6 +55,10 @@ static float rd_dots_query(const struct cpu_attn *a, const float *q, int n, int1
 SI vf rd_bf16_at(const void *p) {
     return v_load((const float *)p);
 }
+/* A chunk of bf16; the first n < CHUNK of one, zeros behind them. */
+SI vi rd_chunk(const char *p, const int is_part, int n) {
+    return is_part ? v_raw_tail(p, 2 * n) : vi_load((const int32_t *)(const void *)p);
+}
 
 /* Scores of `rows` (1, 2 or 4) query rows against n tokens. */
 SI void rd_dots_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, float *s, const int rows) {
@@ -61,7 +66,8 @@ SI void rd_dots_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, f
     for (int t = 0; t < x->n; t += group) {
         vf acc[VW];
         UNROLL for (int i = 0; i < VW; i++) acc[i] = v_zero();
-        for (int c = 0; c < D; c += CHUNK) {
+        int c = 0;
+        for (; c + CHUNK <= D; c += CHUNK) {
             vf w[4];
             if (x->k_next && c * 2 % 64 == 0) rd_fetch_k(x, t, group, c * 2);
             UNROLL for (int r = 0; r < rows; r++) w[r] = rd_bf16_at(q + r * ldq + c);
@@ -71,6 +77,12 @@ SI void rd_dots_qk_(const struct rd_tile *x, const int16_t *q, int ldq, int D, f
                     v_dot_bf16(k, w[r], acc[r * group + i]);
             }
         }
+        if (x->k_next && c < D) rd_fetch_k_rest(x, t, group, c * 2, D * 2);
+        if (c < D) UNROLL for (int i = 0; i < group; i++) {
+                const vf k = vi_as_f(rd_chunk(x->k[t + i] + x->k_off + 2 * c, 1, D - c));
+                UNROLL for (int r = 0; r < rows; r++) acc[r * group + i] =
+                    v_dot_bf16(k, rd_bf16_at(q + r * ldq + c), acc[r * group + i]);
+            }
         float sum[VW];
         v_store(sum, v_reduce_all(acc));
         UNROLL for (int r = 0; r < rows; r++)
@@ -85,9 +97,10 @@ SI vf rd_dots_p(const int16_t *p, int t) {
     return v_word(both);
 }
 
-/* O[row][c .. c + chunks * CHUNK) += P[row][0..n) * V; O in the order that v_pair_words() leaves. */
+/* O[row][c .. c + chunks * CHUNK) += P[row][0..n) * V; O in the order that v_pair_words() leaves. Or, of one
+ * chunk, the first `left` columns. */
 SI void rd_dots_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo, int c, const int rows,
-                    const int chunks) {
+                    const int chunks, const int is_part, int left) {
     vf acc[4][4];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 2 * chunks; j++) acc[r][j] =
         v_load(o + r * ldo + c + j * VW);
@@ -98,11 +111,15 @@ SI void rd_dots_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo
                 rd_fetch_v(x, t, 2 * c + b);
                 rd_fetch_v(x, t + 1, 2 * c + b);
             }
+        if (x->v_next && is_part) {
+            rd_fetch_v(x, t, 2 * (c + left) - 1);
+            rd_fetch_v(x, t + 1, 2 * (c + left) - 1);
+        }
         UNROLL for (int r = 0; r < rows; r++) w[r] = rd_dots_p(p + r * RD_TB, t);
         UNROLL for (int j = 0; j < chunks; j++) {
             vi lo, hi;
-            v_pair_words(vi_load((const int32_t *)(const void *)(v0 + 2 * j * CHUNK)),
-                         vi_load((const int32_t *)(const void *)(v1 + 2 * j * CHUNK)), &lo, &hi);
+            v_pair_words(rd_chunk(v0 + 2 * j * CHUNK, is_part, left),
+                         rd_chunk(v1 + 2 * j * CHUNK, is_part, left), &lo, &hi);
             UNROLL for (int r = 0; r < rows; r++) {
                 acc[r][2 * j] = v_dot_bf16(vi_as_f(lo), w[r], acc[r][2 * j]);
                 acc[r][2 * j + 1] = v_dot_bf16(vi_as_f(hi), w[r], acc[r][2 * j + 1]);
@@ -122,9 +139,10 @@ SI void rd_dots_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo
                                                         int ldo, int D) {                                    \
         int c = 0;                                                                                           \
         for (; c + RD_NC * CHUNK <= D; c += RD_NC * CHUNK)                                                   \
-            rd_dots_pv_(x, p, o, ldo, c, R, RD_NC);                                                          \
-        for (; c < D; c += CHUNK)                                                                            \
-            rd_dots_pv_(x, p, o, ldo, c, R, 1);                                                              \
+            rd_dots_pv_(x, p, o, ldo, c, R, RD_NC, 0, 0);                                                    \
+        for (; c + CHUNK <= D; c += CHUNK)                                                                   \
+            rd_dots_pv_(x, p, o, ldo, c, R, 1, 0, 0);                                                        \
+        if (c < D) rd_dots_pv_(x, p, o, ldo, c, R, 1, 1, D - c);                                             \
     }
 RD_DOTS(1)
 RD_DOTS(2)

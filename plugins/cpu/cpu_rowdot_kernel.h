@@ -37,6 +37,7 @@
                     }                                                                                        \
                 }                                                                                            \
             }                                                                                                \
+            if (prefetch && c < D) rd_fetch_k_rest(x, t, TG, c *ES, D *ES);                                  \
             if (c < D) UNROLL for (int i = 0; i < TG; i++) {                                                 \
                     vf a, b;                                                                                 \
                     v_pair_tail(RD_ENUM, k[i] + c * ES, D - c, &a, &b);                                      \
@@ -68,6 +69,7 @@
             vf w[NV];                                                                                        \
             if (lines) UNROLL for (int b = 0; b < WIDTH; b += 64) rd_near(x, next[t] + next_at + b);         \
             if (lines && far) UNROLL for (int b = 0; b < WIDTH; b += 64) v_prefetch_l2(far[t] + far_at + b); \
+            if (tail && prefetch) rd_fetch_v(x, t, (c + tail) * ES - 1);                                     \
             if (tail)                                                                                        \
                 v_pair_tail(RD_ENUM, v, tail, &w[0], &w[1]);                                                 \
             else                                                                                             \

@@ -40,6 +40,12 @@ SI void rd_fetch_v(const struct rd_tile *x, int t, int b) {
     if (x->v_far) v_prefetch_l2(x->v_far[t] + x->v_far_off + b);
 }
 
+/* The end of rows that are no whole chunks: from byte b, and the last one's line. */
+SI void rd_fetch_k_rest(const struct rd_tile *x, int t, const int n, int b, int end) {
+    rd_fetch_k(x, t, n, b);
+    rd_fetch_k(x, t, n, end - 1);
+}
+
 SI void rd_fetch_k_tail(const struct rd_tile *x, int t, const int n) {
     if (x->k_next && x->k_tail) rd_fetch_k(x, t, n, x->k_tail);
 }

@@ -44,6 +44,9 @@ SI float dtype_gain(enum cpu_dtype t) {
 
 /* n < CHUNK elements at p as a pair, zero behind them, reading nothing behind them. */
 SI void v_pair_tail(enum cpu_dtype t, const char *p, int n, vf *a, vf *b) {
+#if CPU_TAILS
+    if (v_pair_first(t, p, n, a, b)) return;
+#endif
     char raw[CHUNK * 4] __attribute__((aligned(64)));
     memset(raw, 0, sizeof raw);
     memcpy(raw, p, (size_t)(n * cpu_dtype_size(t)));

@@ -217,6 +217,22 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
     }
 }
 
+/* The first n < 16 of them, zeros behind, if they are whole words of 32 bits; else 0 and nothing. */
+#define CPU_TAILS 1
+SI __m256i v_first_words(const char *p, int n) {
+    const vi at = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_maskload_epi32((const int *)(const void *)p, _mm256_cmpgt_epi32(vi_set1(n), at));
+}
+SI int v_pair_first(enum cpu_dtype t, const char *p, int n, vf *a, vf *b) {
+    const int bytes = n * cpu_dtype_size(t);
+    if (bytes % 4 != 0) return 0;
+    char raw[64] __attribute__((aligned(32)));
+    _mm256_store_si256((void *)raw, v_first_words(p, bytes / 4));
+    _mm256_store_si256((void *)(raw + 32), v_first_words(p + 32, bytes / 4 - 8));
+    v_pair(t, raw, a, b);
+    return 1;
+}
+
 /* 2 * VW bytes as signed 16-bit words; two such vectors as pairs (a, b) in some order of columns that
  * v_unpair_words() undoes on the CHUNK floats at p; acc + a0 * b0 + a1 * b1 in each word pair. */
 #define CPU_WORDS 1

@@ -188,23 +188,33 @@ SI void v_unzip(vf *a, vf *b) {
 }
 
 /* 32 elements as two vectors: bf16 as (even, odd), every other type as (first 16, last 16). e4m3 comes out
- * divided by 256: sign and the 7 bits moved under f16's exponent; 0x7f, the only NaN, is set by hand. */
-SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
+ * divided by 256: sign and the 7 bits moved under f16's exponent; 0x7f, the only NaN, is set by hand.
+ * part: only the elements that `mask` has are read, zeros are in place of the others. */
+SI vf v_pair_floats(const char *p, const int part, __mmask32 mask) {
+    return part ? _mm512_maskz_loadu_ps((__mmask16)mask, p) : _mm512_loadu_ps(p);
+}
+SI __m256i v_pair_halves(const char *p, const int part, __mmask32 mask) {
+    return part ? _mm256_maskz_loadu_epi16((__mmask16)mask, p) : _mm256_loadu_si256((const void *)p);
+}
+SI __m128i v_pair_bytes(const char *p, const int part, __mmask32 mask) {
+    return part ? _mm_maskz_loadu_epi8((__mmask16)mask, p) : _mm_loadu_si128((const void *)p);
+}
+SI void v_pair_part(enum cpu_dtype t, const char *p, const int part, __mmask32 mask, vf *a, vf *b) {
     if (t == CPU_F32) {
-        *a = _mm512_loadu_ps(p);
-        *b = _mm512_loadu_ps(p + 64);
+        *a = v_pair_floats(p, part, mask);
+        *b = v_pair_floats(p + 64, part, mask >> 16);
     } else if (t == CPU_BF16) {
-        vi w = _mm512_loadu_si512(p);
+        vi w = part ? _mm512_maskz_loadu_epi16(mask, p) : _mm512_loadu_si512(p);
         *a = _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
         *b = _mm512_castsi512_ps(_mm512_and_si512(w, vi_set1((int32_t)0xffff0000u)));
     } else if (t == CPU_F16) {
-        *a = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)p));
-        *b = _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(p + 32)));
+        *a = _mm512_cvtph_ps(v_pair_halves(p, part, mask));
+        *b = _mm512_cvtph_ps(v_pair_halves(p + 32, part, mask >> 16));
     } else if (t == CPU_I8) {
-        *a = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)p)));
-        *b = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void *)(p + 16))));
+        *a = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v_pair_bytes(p, part, mask)));
+        *b = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(v_pair_bytes(p + 16, part, mask >> 16)));
     } else {
-        __m256i raw = _mm256_loadu_si256((const void *)p);
+        __m256i raw = part ? _mm256_maskz_loadu_epi8(mask, p) : _mm256_loadu_si256((const void *)p);
         vi h;
         if (t == CPU_E5M2) {
             h = _mm512_slli_epi16(_mm512_cvtepu8_epi16(raw), 8);
@@ -218,6 +228,15 @@ SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
         *a = _mm512_cvtph_ps(_mm512_castsi512_si256(h));
         *b = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(h, 1));
     }
+}
+SI void v_pair(enum cpu_dtype t, const char *p, vf *a, vf *b) {
+    v_pair_part(t, p, 0, 0, a, b);
+}
+/* The first n < 32 of them, zeros behind. */
+#define CPU_TAILS 1
+SI int v_pair_first(enum cpu_dtype t, const char *p, int n, vf *a, vf *b) {
+    v_pair_part(t, p, 1, (1u << n) - 1, a, b);
+    return 1;
 }
 
 /* 64 bytes; the first n < 64 with zeros behind them, reading nothing behind them. */
