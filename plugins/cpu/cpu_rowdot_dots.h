@@ -12,14 +12,12 @@
 enum { RD_DOTS_P_SCALE = 90, RD_DOTS_Q_TOP = 100 }; /* e4m3: exponents of P, of the largest query element */
 
 SI int rd_dots_serve(const struct cpu_attn *a, int vbmi) {
-    const int sizes = a->head_size | a->head_size_v;
     /* int8_k_only: K by rd_words_qk() */
     if (a->kv_dtype == CPU_PACKED && a->k_row == CPU_I8 && a->rounds_query)
         return a->v_row == CPU_BF16 && a->out_dtype == CPU_BF16 && a->head_size <= RD_WORDS_MAX_SIZE &&
                a->head_size_v % CHUNK == 0;
     return cpu_bf16_serves(a) &&
-           (a->kv_dtype == CPU_BF16 ||
-            (CPU_X86 >= 3 && vbmi && a->kv_dtype == CPU_E4M3 && sizes % 64 == 0));
+           (a->kv_dtype == CPU_BF16 || (CPU_X86 >= 3 && vbmi && a->kv_dtype == CPU_E4M3));
 }
 
 /* A query row (floats that are bf16) as bf16 in the order of the products; returns its factor for the

@@ -3,15 +3,17 @@
  * that knows the format, and is included by it. */
 
 #if CPU_X86 >= 3
-/* O[row][c .. c + 64) += P[row][0..n) * V; O in the order of rd_tiles_order(). */
-SI void rd_e4m3_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo, int c,
+/* O[row][c .. c + 64) += P[row][0..n) * V; O in the order of rd_tiles_order(). tail: columns that there are of
+ * these, 0 for all. */
+SI void rd_e4m3_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo, int c, const int tail,
                     struct e4m3_top *most, const int rows) {
     struct e4m3_top top = *most;
     vf acc[4][4];
     UNROLL for (int r = 0; r < rows; r++) UNROLL for (int j = 0; j < 4; j++) acc[r][j] =
         v_load(o + r * ldo + c + j * VW);
     for (int t = 0; t < x->n_used; t += 2) {
-        const vi a = v_bytes(x->v[t] + x->v_off + c), b = v_bytes(x->v[t + 1] + x->v_off + c);
+        const char *v0 = x->v[t] + x->v_off + c, *v1 = x->v[t + 1] + x->v_off + c;
+        const vi a = tail ? v_bytes_tail(v0, tail) : v_bytes(v0), b = tail ? v_bytes_tail(v1, tail) : v_bytes(v1);
         vi w[4];
         if (x->v_next) {
             rd_fetch_v(x, t, c);
@@ -44,8 +46,10 @@ SI void rd_e4m3_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo
     }                                                                                                        \
     static __attribute__((noinline)) void rd_e4m3_pv##R(const struct rd_tile *x, const int16_t *p, float *o, \
                                                         int ldo, int D, struct e4m3_top *top) {              \
-        for (int c = 0; c < D; c += 64)                                                                      \
-            rd_e4m3_pv_(x, p, o, ldo, c, top, R);                                                            \
+        int c = 0;                                                                                           \
+        for (; c + 64 <= D; c += 64)                                                                         \
+            rd_e4m3_pv_(x, p, o, ldo, c, 0, top, R);                                                         \
+        if (c < D) rd_e4m3_pv_(x, p, o, ldo, c, D - c, top, R);                                              \
     }
 RD_E4M3(1)
 RD_E4M3(2)
@@ -65,7 +69,7 @@ static __attribute__((noinline)) void rd_e4m3_pv4_all(const struct rd_tile *x, c
     const struct rd_tile y = rd_fetches_all(x, 0);
     (void)ldo, (void)D;
     for (int c = 0; c < 128; c += 64)
-        rd_e4m3_pv_(&y, p, o, 128, c, top, 4);
+        rd_e4m3_pv_(&y, p, o, 128, c, 0, top, 4);
 }
 
 /* NaN, which the look-ups do not know, into the scores of the tokens whose K has one, and into the columns of
