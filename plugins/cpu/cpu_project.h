@@ -74,8 +74,8 @@ SI void pr_dot_rows(const int T, const enum cpu_dtype type, const float *x, int6
                 UNROLL for (int r = 0; r < R; r++) acc[t][r] = v_fma(b[r], y1, v_fma(a[r], y0, acc[t][r]));
             }
         }
-        UNROLL for (int t = 0; t < T; t++) UNROLL for (int r = 0; r < R; r++)
-            if (v + r < rows) out[t * ldo + v + r] = gain * v_hsum(acc[t][r]);
+        UNROLL for (int t = 0; t < T; t++) UNROLL for (int r = 0; r < R; r++) if (v + r < rows)
+            out[t * ldo + v + r] = gain * v_hsum(acc[t][r]);
     }
 }
 

@@ -10,6 +10,7 @@
 #include "cpu_rowdot_softmax.h"
 #include "cpu_rowdot_quads_softmax.h"
 #include "cpu_rowdot_convert.h"
+#include "cpu_rowdot_lift.h"
 
 /* Rows of keys [k0, k0 + tile) for head 0 in p[0..tile) (K) and p[tile..2 tile) (V); keys that no row sees
  * are redirected to one that some do. Behind them two lists of rows to prefetch, one for each of the two
@@ -150,6 +151,10 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
         memcpy(st->l_bf16 + (size_t)at * VW, l, VW * sizeof *l);
 #endif
     }
+#if CPU_BF16_DOT
+    for (int h = 0; st->dots && h < st->heads; h++)
+        rd_dots_panels(a, st, h);
+#endif
     for (int at = 0; st->quads && at < st->heads * rows; at += rows)
         rd_quads_query(st, (size_t)at);
     if (st->quads) memset(st->lows, 0, (size_t)st->heads * rows * VW * sizeof *st->lows);
@@ -176,6 +181,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     packed_begin(a, &st.turbo);
     const enum cpu_dtype product = a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
     st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3 && !st.tiles && !st.dots;
+    st.lift = 0;
+    if (a->kv_dtype != CPU_E4M3 || !(st.dots || st.tiles)) st.lifted = NULL;
     st.pairs = st.codes && tiling->fast_bf16 && tiling->vbmi;
     st.vbmi = st.codes && tiling->vbmi;
     st.key_scales = cpu_scales_keys(a) || (st.codes && is_centroids(a->k_row));
@@ -238,6 +245,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 row_scales(a->kv_dtype, p, x.k_off + (a->k_row_scale.base - a->k.base), n, st.ks);
                 row_scales(a->kv_dtype, p + tile, x.v_off + (a->v_row_scale.base - a->v.base), n,
                            st.dots ? st.vd : st.vs);
+                if (st.lifted != NULL) st.lift = rd_lift(st.dots ? st.vd : st.vs, n);
             }
             if (a->kv_dtype == CPU_I4 && !st.nibbles) rd_bytes(a, &st, &x);
             if (a->kv_dtype == CPU_PACKED && !st.dots && !st.codes)
@@ -251,7 +259,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 rd_tiles_scores(&st);
                 rd_softmax(a, sq, &st, h, it->head0 + h, k0, n, partial);
                 rd_tiles_weights(&st, n);
-                rd_tiles_keys(&st, &x, x.k_rows, x.k_next_off, st.o + at * st.ldo);
+                rd_tiles_keys(&st, &x, x.k_rows, x.k_next_off, rd_sums(&st, at));
+                rd_add_lifted(&st, at);
                 continue;
             }
 #endif
@@ -263,7 +272,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 rd_nibbles_qk(&st, &x, at, a->head_size);
 #if CPU_BF16_DOT
             else if (st.dots && !st.words)
-                rd_dots_qk(a, &st, &x, st.q16 + at * st.ldq);
+                rd_dots_qk(a, &st, &x, at);
 #endif
             else if (st.words)
                 rd_words_qk(&st, &x, st.q16 + at * st.ldq, a->head_size);
@@ -286,7 +295,8 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
 #if CPU_BF16_DOT
             else if (st.dots) {
                 rd_dots_weights(a, &st, at, n);
-                rd_dots_pv(a, &st, &x, st.o + at * st.ldo);
+                rd_dots_pv(a, &st, &x, rd_sums(&st, at));
+                rd_add_lifted(&st, at);
             }
 #endif
             else if (st.words)

@@ -146,19 +146,40 @@ RD_DOTS(1)
 RD_DOTS(2)
 RD_DOTS(4)
 
+#include "cpu_rowdot_cross.h"
 #include "cpu_rowdot_e4m3.h"
 
-/* Rows in groups of 4, 2 and 1; only the first group prefetches. */
+/* q of head h for the products of 16 rows. */
+static void rd_dots_panels(const struct cpu_attn *a, const struct rd_state *st, int h) {
+#if CPU_X86 >= 3
+    const int crossed = st->cross != NULL ? rd_cross_rows(st->rows, a->head_size) : 0;
+    float *panel = st->cross + (size_t)h * rd_cross_words(st->rows, a->head_size, st->ldq);
+    for (int r = 0; r < crossed; r += VW, panel += (size_t)VW * st->ldq / 2)
+        rd_cross_panel(st->q16 + ((size_t)h * st->rows + r) * st->ldq, st->ldq, cpu_min(VW, crossed - r),
+                       panel);
+#else
+    (void)a, (void)st, (void)h;
+#endif
+}
+
+/* Rows in groups of 4, 2 and 1, behind those that go by 16; only the first group prefetches. */
 static void rd_dots_qk(const struct cpu_attn *a, const struct rd_state *st, const struct rd_tile *x,
-                       const int16_t *q) {
+                       size_t at) {
+    const int16_t *q = st->q16 + at * st->ldq;
     struct rd_tile y = *x;
+    int r = 0;
 #if CPU_X86 >= 3
     if (a->kv_dtype == CPU_E4M3) {
         rd_e4m3_qk(st, x, a->head_size, q);
         return;
     }
+    const int crossed = st->cross != NULL ? rd_cross_rows(st->rows, a->head_size) : 0;
+    const float *panel = st->cross + at / (size_t)st->rows * rd_cross_words(st->rows, a->head_size, st->ldq);
+    for (; r < crossed; r += VW, y.k_next = NULL, panel += (size_t)VW * st->ldq / 2)
+        rd_cross_qk(&y, panel, cpu_min(VW, crossed - r), a->head_size, st->s + r * RD_TB);
+    r = crossed;
 #endif
-    for (int r = 0, g; r < st->rows; r += g, y.k_next = NULL) {
+    for (int g; r < st->rows; r += g, y.k_next = NULL) {
         g = st->rows - r >= 4 ? 4 : st->rows - r >= 2 ? 2 : 1;
         (g == 4   ? rd_dots_qk4
          : g == 2 ? rd_dots_qk2

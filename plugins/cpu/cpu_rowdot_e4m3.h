@@ -13,7 +13,8 @@ SI void rd_e4m3_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo
         v_load(o + r * ldo + c + j * VW);
     for (int t = 0; t < x->n_used; t += 2) {
         const char *v0 = x->v[t] + x->v_off + c, *v1 = x->v[t + 1] + x->v_off + c;
-        const vi a = tail ? v_bytes_tail(v0, tail) : v_bytes(v0), b = tail ? v_bytes_tail(v1, tail) : v_bytes(v1);
+        const vi a = tail ? v_bytes_tail(v0, tail) : v_bytes(v0),
+                 b = tail ? v_bytes_tail(v1, tail) : v_bytes(v1);
         vi w[4];
         if (x->v_next) {
             rd_fetch_v(x, t, c);

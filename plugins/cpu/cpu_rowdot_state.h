@@ -26,6 +26,11 @@ struct rd_state {
     char *mixed;      /* V's bytes of four keys in turn, [tile][64] */
     int dots; /* bf16 pairs, with words for V alone: q16 and p16 hold bf16; sums of P as bf16, V's scales */
     float *l_bf16, *vd; /* [heads][rows][VW], [RD_TB] */
+    /* V's scales far from 1 do not fit between P's and e4m3's powers of two: those of a tile are divided by
+     * 2^lift, and its outputs, [rows][ldo], are added when they are multiplied by it. */
+    int lift;
+    float *lifted;
+    float *cross; /* q as pairs of rows in the lanes (cpu_rowdot_cross.h), [heads], or NULL */
     /* AMX: queries [heads][ldq / 2][rows], K and V as tiles, scores [RD_TB][16], P in bf16 [rows][RD_TB]. */
     int tiles;
     uint32_t *tile_q;
@@ -99,11 +104,18 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(l_bf16, float, st->dots ? (size_t)heads *rows *VW : 0);
     CARVE(vd, float, st->dots ? RD_TB : 0);
     CARVE(pf, float, rows);
+    size_t crossed = 0; /* words of a head */
+#if CPU_BF16_DOT && CPU_X86 >= 3
+    if (st->dots && a->kv_dtype == CPU_BF16) crossed = rd_cross_words(rows, a->head_size, st->ldq);
+#endif
+    CARVE(cross, float, (size_t)heads *crossed);
+    if (crossed == 0) st->cross = NULL;
 #if CPU_X86 >= 3
     st->tiles = tiling->amx && tiling->vbmi && rd_tiles_serve(a, rows);
 #else
     st->tiles = 0;
 #endif
+    CARVE(lifted, float, a->kv_dtype == CPU_E4M3 && (st->dots || st->tiles) ? rows * st->ldo : 0);
     CARVE(tile_q, uint32_t, st->tiles ? (size_t)heads * rows * st->ldq / 2 : 0);
     CARVE(tile_k, char, st->tiles ? RD_TB * 2 * st->ldq : 0);
     CARVE(tile_v, char, st->tiles ? RD_TB * 2 * st->ldo : 0);

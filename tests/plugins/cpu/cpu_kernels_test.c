@@ -31,8 +31,8 @@ static void make_case(struct cpu_case *c, uint64_t *rng, int kv_dtype, enum form
     a->head_size = PICK(rng, 1, 8, 20, 33, 64, 64, 72, 80, 96, 128, 128, 192, 256);
     a->head_size_v = PICK(rng, 0, 0, 0, 1, 24, 64, 128);
     if (form == BYTE_DECODE) {
-        a->head_size = PICK(rng, 64, 128, 128, 256);
-        a->head_size_v = PICK(rng, 0, 0, 64, 192);
+        a->head_size = PICK(rng, 64, 72, 80, 90, 112, 128, 128, 256);
+        a->head_size_v = PICK(rng, 0, 0, 0, 64, 88, 192);
     }
     if (a->head_size_v == 0) a->head_size_v = a->head_size;
     if (kv_dtype == CPU_I4) { /* powers of two */
