@@ -91,6 +91,9 @@ SI void row_from_f32(enum cpu_dtype t, const float *src, int n, char *dst) {
     }
     for (; i + VW <= n; i += VW)
         v_store16(t, (uint16_t *)(void *)dst + i, v_load(src + i));
+#if CPU_TAILS
+    if (i < n && v_store16_first(t, (uint16_t *)(void *)dst + i, src + i, n - i)) return;
+#endif
     if (i < n) {
         float in[VW] = {0};
         uint16_t out[VW];

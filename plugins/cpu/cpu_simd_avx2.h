@@ -333,6 +333,15 @@ SI void v_store16(enum cpu_dtype t, uint16_t *p, vf a) {
     r = _mm256_srli_epi32(r, 16);
     _mm_storeu_si128((void *)p, _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1)));
 }
+/* The first n < VW floats at x, if they are a pair or two or three of them; else 0 and nothing. */
+SI int v_store16_first(enum cpu_dtype t, uint16_t *p, const float *x, int n) {
+    if (n % 2 != 0) return 0;
+    uint32_t out[4];
+    v_store16(t, (uint16_t *)(void *)out, _mm256_castsi256_ps(v_first_words((const char *)x, n)));
+    for (int i = 0; i < n / 2; i++)
+        memcpy(p + 2 * i, out + i, 4);
+    return 1;
+}
 
 SI void v_prefetch(const char *p) {
     _mm_prefetch(p, _MM_HINT_T0);

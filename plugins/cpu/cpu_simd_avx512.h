@@ -378,6 +378,14 @@ SI void v_store16(enum cpu_dtype t, uint16_t *p, vf a) {
     _mm256_storeu_si256((void *)p, t == CPU_BF16 ? v_to_bf16(a) : _mm512_cvtps_ph(a, 0));
 }
 
+/* The first n < VW floats at x. */
+SI int v_store16_first(enum cpu_dtype t, uint16_t *p, const float *x, int n) {
+    const __mmask16 mask = (__mmask16)((1u << n) - 1);
+    const vf a = _mm512_maskz_loadu_ps(mask, x);
+    _mm256_mask_storeu_epi16(p, mask, t == CPU_BF16 ? v_to_bf16(a) : _mm512_cvtps_ph(a, 0));
+    return 1;
+}
+
 SI void v_prefetch(const char *p) {
     _mm_prefetch(p, _MM_HINT_T0);
 }

@@ -17,6 +17,7 @@
 #define PROMPT(N)                                                                                            \
     "role=mla_prefill num_heads=" #N " head_size=192 kv_lora_rank=512 qk_nope_head_dim=128 "                 \
     "qk_rope_head_dim=64 v_head_dim=128"
+#define PROJECTED       "role=mla num_heads=128 block_size=64 " DEEPSEEK
 #define SPARSE(N, MORE) "role=mla_sparse topk=2048 num_heads=" #N " block_size=64 " DEEPSEEK MORE
 
 /* 64 sequences of a server, drawn once from a log-normal distribution: a few long ones hold most of the
@@ -44,6 +45,8 @@ const bench_work_t bench_works[] = {
     {"cpu", "latent decode bf16", LATENT(16), 1, 1, 8192, NULL, 0},
     {"cpu", "latent decode 128 heads", LATENT(128), 1, 1, 8192, NULL, 0},
     {"cpu", "latent chunk bf16", LATENT(16), 1, 256, 8192, NULL, 0},
+    {"cpu", "projected decode 128 heads", PROJECTED, 1, 1, 512, NULL, 0},
+    {"cpu", "projected prompt 128 heads", PROJECTED, 1, 256, 256, NULL, 0},
     {"cpu", "sparse decode 16 heads", SPARSE(16, ""), 4, 1, 8192, NULL, 0},
     {"cpu", "sparse decode 656 bytes", SPARSE(128, " kv_cache_dtype=fp8_ds_mla"), 1, 1, 8192, NULL, 0},
     {"cpu", "vision bf16", VISION, 1, 5776, 5776, NULL, 0},
