@@ -59,6 +59,7 @@ static void LN_(ln_item)(const struct cpu_attn *a, const struct cpu_seq *sq, con
         cpu_bounds_join(&all, &st.bounds[b]);
     }
     const int end = cpu_bounds_end(&all);
+    LN_(ln_fetch_first)(a, sq, &st, &all, end);
     for (int k0 = cpu_bounds_first(&all) / LN_BK * LN_BK; k0 < end; k0 += LN_BK) {
         const int n = cpu_min(end - k0, LN_BK);
         if (cpu_bounds_cover(&all, k0, k0 + n) == CPU_COVER_NONE) {

@@ -25,6 +25,10 @@ static void LN_(ln_begin)(const struct cpu_attn *a, const struct cpu_seq *sq, co
             const int at = b * LN_L + l0 + i, row = cpu_min(it->row0 + at, it->row1 - 1);
             const int tok = row / G, hq = it->head0 * G + row % G;
             const char *src = a->q + (sq->q_start + tok) * a->q_token + hq * a->q_head;
+            const int later = cpu_min(row + VW, it->row1 - 1);
+            LN_(ln_fetch)
+            (a->q + (sq->q_start + later / G) * a->q_token + (it->head0 * G + later % G) * a->q_head,
+             a->head_size * cpu_dtype_size(a->q_dtype));
 #if LN_BF16
             memset((char *)(st->row + i * ld) + a->head_size * 2, 0,
                    (size_t)(st->steps * 4 - a->head_size * 2));

@@ -49,6 +49,25 @@ SI void LN_(ln_prefetch)(struct LN_(ln_state) * st) {
     }
 }
 
+/* A row's lines into L2. */
+SI void LN_(ln_fetch)(const char *row, int bytes) {
+    for (int b = 0; b < bytes; b += 64)
+        v_prefetch_l2(row + b);
+}
+
+/* The first tile, which no other one fetches; more of a short request than of a long one. */
+static void LN_(ln_fetch_first)(const struct cpu_attn *a, const struct cpu_seq *sq, struct LN_(ln_state) * st,
+                                const struct cpu_mask_bounds *all, int end) {
+    const int k0 = cpu_bounds_first(all) / LN_BK * LN_BK, n = cpu_min(end - k0, LN_BK);
+    if (n <= 0) return;
+    row_pointers(a, sq, &a->k, k0, LN_BK, all, st->kn);
+    row_pointers(a, sq, &a->v, k0, LN_BK, all, st->vn);
+    for (int i = 0; i < n; i++) {
+        LN_(ln_fetch)(st->kn[i] + st->pf_off[0], st->pf_bytes[0]);
+        if (!cpu_is_shared(a)) LN_(ln_fetch)(st->vn[i] + st->pf_off[1], st->pf_bytes[1]);
+    }
+}
+
 static size_t LN_(ln_carve)(struct LN_(ln_state) * st, const struct cpu_attn *a, int ns, char *mem) {
     size_t at = 0;
     const int row_values = (cpu_max(a->head_size, a->head_size_v) + 2 * CHUNK - 1) / CHUNK * CHUNK;

@@ -186,17 +186,14 @@ static void level_merge(const struct cpu_attn *a, const struct cpu_seq *seq, con
         const float ms = first[s * m->stride * pf + Dv];
         top = ms > top ? ms : top;
     }
-    memset(o, 0, (size_t)Dv * sizeof *o);
+    memset(o, 0, (size_t)(Dv + VW) * sizeof *o);
     for (int s = 0; s < m->splits; s++) {
         const float *p = first + s * m->stride * pf;
         float w[VW];
         v_store(w, v_exp2(v_set1(p[Dv] - top)));
         l += w[0] * p[Dv + 1];
-        int d = 0;
-        for (; d + VW <= Dv; d += VW)
+        for (int d = 0; d < Dv; d += VW) /* slots are padded to whole vectors */
             v_store(o + d, v_fma(v_set1(w[0]), v_load(p + d), v_load(o + d)));
-        for (; d < Dv; d++)
-            o[d] += w[0] * p[d];
     }
     const int row = m->row0 + (int)(index % rows), head = m->head0 + (int)(index / rows);
     finish_row(a, seq->q_start + row / G, head * G + row % G, o, top, l, 1.0f);

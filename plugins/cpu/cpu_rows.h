@@ -117,17 +117,14 @@ SI void scale_copy(float *to, const float *from, int n, float f) {
                 to[d] = from[d] * f;
 }
 
-/* Writes one output row and its LSE from O (natural order; overwritten), m in log2 units and l; f scales V. A
+/* Writes one output row and its LSE from O (natural order; overwritten to whole vectors), m in log2 units and l; f scales V. A
  * row without keys (l = 0) gives 0 and -inf (semantics 2.14), one whose scores are NaN NaN (10.5). */
 static void finish_row(const struct cpu_attn *a, int64_t token, int hq, float *o, float m, float l, float f) {
     const int n = a->head_size_v;
     const float inv = l == 0.0f ? 0.0f : f / l;
-    int d = 0;
     if (l == 0.0f) memset(o, 0, (size_t)n * sizeof *o);
-    for (; d + VW <= n; d += VW)
+    for (int d = 0; d < n; d += VW)
         v_store(o + d, v_mul(v_load(o + d), v_set1(inv)));
-    for (; d < n; d++)
-        o[d] *= inv;
     row_from_f32(a->out_dtype, o, n, a->out + token * a->out_token + hq * a->out_head);
     if (a->lse)
         a->lse[token * a->lse_token + hq * a->lse_head] = l == 0.0f ? -INFINITY

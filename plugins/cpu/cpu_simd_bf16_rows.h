@@ -4,22 +4,26 @@
 
 /* CHUNK elements in natural order as bf16; exact for bf16, fp8 and int8. e4m3 comes out of v_pair() divided
  * by 256, an exponent that bf16 has room for, and is put right here. */
-SI vi v_load_bf16(enum cpu_dtype t, const char *p) {
-    if (t == CPU_BF16) return vi_load((const int32_t *)(const void *)p);
-    vf a, b;
-    v_pair(t, p, &a, &b);
+SI vi v_pair_as_bf16(enum cpu_dtype t, vf a, vf b) {
     if (t == CPU_E4M3) {
         a = v_mul(a, v_set1(256.0f));
         b = v_mul(b, v_set1(256.0f));
     }
     return v_words_bf16(a, b);
 }
+SI vi v_load_bf16(enum cpu_dtype t, const char *p) {
+    if (t == CPU_BF16) return vi_load((const int32_t *)(const void *)p);
+    vf a, b;
+    v_pair(t, p, &a, &b);
+    return v_pair_as_bf16(t, a, b);
+}
 
+/* The first n < CHUNK elements, zeros behind them. */
 SI vi v_load_bf16_tail(enum cpu_dtype t, const char *p, int n) {
-    char raw[CHUNK * 4] __attribute__((aligned(64)));
-    memset(raw, 0, sizeof raw);
-    memcpy(raw, p, (size_t)(n * cpu_dtype_size(t)));
-    return v_load_bf16(t, raw);
+    if (t == CPU_BF16) return v_raw_tail(p, 2 * n);
+    vf a, b;
+    v_pair_tail(t, p, n, &a, &b);
+    return v_pair_as_bf16(t, a, b);
 }
 
 /* n elements to bf16; dst has room for the next multiple of CHUNK. */
