@@ -15,6 +15,7 @@ enum {
     INVARIANT_SPLIT_KEYS = 1024,
     MAX_SPLITS = 16,
     SLOT_BYTES = 8 << 20,
+    REST = 4, /* rows behind whole vectors of lanes go by row dots where they fill less than 1 / REST */
     SERIAL_NS = 15000 /* below this one thread is as good as two */
 };
 
@@ -43,8 +44,8 @@ static int64_t head_groups(const struct cpu_attn *a, const struct cpu_tiling *t)
 static int64_t max_items(const struct cpu_attn *a, const struct cpu_tiling *t, const struct cpu_limits *lim) {
     const int64_t G = a->num_q_heads / a->num_kv_heads,
                   blocks = times(lim->max_tokens, G) / t->rows_per_item + lim->max_seqs;
-    const int64_t split = lim->batch_invariant ? times(MAX_SPLITS * head_groups(a, t), lim->max_seqs) : 0;
-    return times(a->num_kv_heads, blocks) + split +
+    const int64_t rests = times((lim->batch_invariant ? MAX_SPLITS : 1) * head_groups(a, t), lim->max_seqs);
+    return times(a->num_kv_heads, blocks) + rests +
            (int64_t)lim->threads * (ITEMS_PER_THREAD + 4) * MAX_SPLITS + 64;
 }
 
@@ -146,6 +147,13 @@ static int heads_of_item(const struct cpu_plan *p, const struct cpu_attn *a, con
     return heads;
 }
 
+/* Rows behind the last whole sub-block of lanes that are too few for one: 4 of an image of 196, 1 of 257. Tiles
+ * of AMX would be done sooner. */
+static int32_t rest_of(const struct cpu_tiling *t, int32_t rows, int lanes) {
+    const int32_t rest = rows % lanes;
+    return !t->amx && rows > lanes && rest * REST <= lanes ? rest : 0;
+}
+
 /* Adds rows [row0, row1) of heads [head0, head1), in `splits` key ranges of `chunk` keys from `first`. */
 static void add_work(struct cpu_plan *p, const struct cpu_item *proto, int splits, int32_t first, int32_t end,
                      int32_t chunk, struct cpu_wave *w, int64_t *used) {
@@ -223,14 +231,16 @@ void cpu_plan_build(struct cpu_plan *p, const struct cpu_kernels *k, const struc
     }
     for (int i = 0; i < p->num_seqs; i++) {
         const struct cpu_seq *s = &p->seqs[i];
-        const int32_t rows = s->q_len * G, rowdot = rows <= k->rowdot_max;
-        int32_t from = 0, to = 0;
-        if (rowdot && rows > 0) key_range(a, s, 0, rows, &from, &to);
-        const int32_t step = rowdot ? rows : block_rows,
-                      heads = rowdot ? heads_of_item(p, a, t, rows, to - from, total) : 1;
-        for (int32_t r = 0; r < rows; r += step)
+        const int32_t rows = s->q_len * G, few = rows <= k->rowdot_max,
+                      whole = few ? 0 : rows - rest_of(t, rows, lanes);
+        for (int32_t r = 0, step; r < rows; r += step) {
+            const int32_t rowdot = r >= whole;
+            int32_t from = 0, to = 0;
+            if (rowdot) key_range(a, s, r, rows, &from, &to);
+            step = rowdot ? rows - r : cpu_min(block_rows, whole - r);
+            const int heads = rowdot ? heads_of_item(p, a, t, rows - r, to - from, total) : 1;
             for (int32_t h = 0; h < a->num_kv_heads; h += heads) {
-                struct cpu_item it = {.seq = i, .rowdot = rowdot, .row0 = r, .row1 = cpu_min(rows, r + step)};
+                struct cpu_item it = {.seq = i, .rowdot = rowdot, .row0 = r, .row1 = r + step};
                 int32_t first, end;
                 it.head0 = h;
                 it.head1 = cpu_min(a->num_kv_heads, h + heads);
@@ -260,6 +270,7 @@ void cpu_plan_build(struct cpu_plan *p, const struct cpu_kernels *k, const struc
                 struct cpu_wave *w = wave_for(p, splits > 1 ? splits * slots : 0, &used);
                 add_work(p, &it, (int)splits, first, end, (int32_t)chunk, w, &used);
             }
+        }
     }
     for (int w = 0; w < p->num_waves && p->threads > 1; w++)
         sort_items(p->items + p->waves[w].item0, p->waves[w].item1 - p->waves[w].item0);
