@@ -147,8 +147,8 @@ static int heads_of_item(const struct cpu_plan *p, const struct cpu_attn *a, con
     return heads;
 }
 
-/* Rows behind the last whole sub-block of lanes that are too few for one: 4 of an image of 196, 1 of 257. Tiles
- * of AMX would be done sooner. */
+/* Rows behind the last whole sub-block of lanes that are too few for one: 4 of an image of 196, 1 of 257.
+ * Tiles of AMX would be done sooner. */
 static int32_t rest_of(const struct cpu_tiling *t, int32_t rows, int lanes) {
     const int32_t rest = rows % lanes;
     return !t->amx && rows > lanes && rest * REST <= lanes ? rest : 0;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The projections of cpu_project.h by products of bf16 pairs (cpu_projection.dots): weights, queries and
- * latents are bf16, so that products are exact, as there, and sums are float32. Walks over the weights and how
- * many tokens share them are those of cpu_project.h. Included by it. */
+ * latents are bf16, so that products are exact, as there, and sums are float32. Walks over the weights and
+ * how many tokens share them are those of cpu_project.h. Included by it. */
 
 #if CPU_BF16_DOT && CPU_X86 >= 3
 /* Adds rows [0, 2 * pairs) of w, times those values of x, to out, whose columns are in the order that

@@ -3,8 +3,8 @@
  * that knows the format, and is included by it. */
 
 #if CPU_X86 >= 3
-/* O[row][c .. c + 64) += P[row][0..n) * V; O in the order of rd_tiles_order(). tail: columns that there are of
- * these, 0 for all. */
+/* O[row][c .. c + 64) += P[row][0..n) * V; O in the order of rd_tiles_order(). tail: columns that there are
+ * of these, 0 for all. */
 SI void rd_e4m3_pv_(const struct rd_tile *x, const int16_t *p, float *o, int ldo, int c, const int tail,
                     struct e4m3_top *most, const int rows) {
     struct e4m3_top top = *most;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Scales of V's rows far from 1, over e4m3: bf16 P times 2^90 has room for 24 powers of two either way. The
- * outputs of a tile whose largest scale is beyond are added up apart (rd_state.lift), as another tile's may be
- * of any other size. Included by cpu_rowdot.h. */
+ * outputs of a tile whose largest scale is beyond are added up apart (rd_state.lift), as another tile's may
+ * be of any other size. Included by cpu_rowdot.h. */
 
 /* V's scales of n tokens, divided by a power of two where they would not fit; which one. */
 SI int rd_lift(float *scale, int n) {

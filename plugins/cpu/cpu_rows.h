@@ -117,8 +117,9 @@ SI void scale_copy(float *to, const float *from, int n, float f) {
                 to[d] = from[d] * f;
 }
 
-/* Writes one output row and its LSE from O (natural order; overwritten to whole vectors), m in log2 units and l; f scales V. A
- * row without keys (l = 0) gives 0 and -inf (semantics 2.14), one whose scores are NaN NaN (10.5). */
+/* Writes one output row and its LSE from O (natural order; overwritten to whole vectors), m in log2 units and
+ * l; f scales V. A row without keys (l = 0) gives 0 and -inf (semantics 2.14), one whose scores are NaN NaN
+ * (10.5). */
 static void finish_row(const struct cpu_attn *a, int64_t token, int hq, float *o, float m, float l, float f) {
     const int n = a->head_size_v;
     const float inv = l == 0.0f ? 0.0f : f / l;
