@@ -2,9 +2,8 @@
 /* Projections of latent attention (semantics 7.4) for one head and a block of tokens: queries times W_UK
  * before the attention, latents times W_UV behind it. Sums are float32. Included by cpu_level.c. */
 
-/* What is read once comes in the order of memory: the hardware follows one walk over whole rows (34 GB/s on
- * Zen 4), not two rows in turn (11) nor columns (10). Where several rows are wanted at a time, prefetches
- * go before them in that order (26). */
+/* What is read once comes in the order of memory: the hardware follows one walk over whole rows, not two rows
+ * in turn nor columns. Where several rows are wanted at a time, prefetches go before them in that order. */
 enum {
     PR_TOKENS = 4,      /* at most share what is loaded of the weights */
     PR_AHEAD = 8 * 1024 /* bytes between a prefetch and its use */
@@ -79,8 +78,8 @@ SI void pr_dot_rows(const int T, const enum cpu_dtype type, const float *x, int6
     }
 }
 
-/* Calls F with constants for the number of tokens and the type of the weights. */
-#define PR_TYPED(F, T, type, ...)                                                                            \
+/* Calls F with constants for T tokens and the type of the weights. */
+#define PR_TYPED(T, F, type, ...)                                                                            \
     switch (type) {                                                                                          \
     case CPU_F32:                                                                                            \
         F(T, CPU_F32, __VA_ARGS__);                                                                          \
@@ -101,14 +100,15 @@ SI int pr_group(int left) {
     return left >= PR_TOKENS ? PR_TOKENS : left >= 2 ? 2 : 1;
 }
 
-/* Calls F with constants for g tokens. */
-#define PR_GROUP(F, g, type, ...)                                                                            \
-    if (g == PR_TOKENS)                                                                                      \
-        PR_TYPED(F, PR_TOKENS, type, __VA_ARGS__)                                                            \
-    else if (g == 2)                                                                                         \
-        PR_TYPED(F, 2, type, __VA_ARGS__)                                                                    \
-    else                                                                                                     \
-        PR_TYPED(F, 1, type, __VA_ARGS__)
+/* Calls F with a constant for g tokens. */
+#define PR_GROUP(g, F, ...)                                                                                  \
+    if (g == PR_TOKENS) {                                                                                    \
+        F(PR_TOKENS, __VA_ARGS__);                                                                           \
+    } else if (g == 2) {                                                                                     \
+        F(2, __VA_ARGS__);                                                                                   \
+    } else {                                                                                                 \
+        F(1, __VA_ARGS__);                                                                                   \
+    }
 
 #include "cpu_project_dots.h"
 
@@ -125,8 +125,8 @@ static void level_absorb(const struct cpu_projection *p, int tokens, const char 
 #endif
         for (int t = 0, g; t < tokens; t += g) {
             g = pr_group(tokens - t);
-            PR_GROUP(pr_sum_rows, g, p->w_type, scratch + (size_t)t * ldx, ldx, p->nope, w, p->w_row,
-                     p->w_columns, gain, out + t * ldo, ldo)
+            PR_GROUP(g, PR_TYPED, pr_sum_rows, p->w_type, scratch + (size_t)t * ldx, ldx, p->nope, w,
+                     p->w_row, p->w_columns, gain, out + t * ldo, ldo)
         }
     for (int t = 0; t < tokens; t++) /* over what whole chunks wrote behind the latent values */
         memcpy(out + t * ldo + p->latent, scratch + (size_t)t * ldx + p->nope, (size_t)p->rope * sizeof *out);
@@ -162,8 +162,8 @@ static void level_values(const struct cpu_projection *p, int tokens, const char 
     if (!dots) pr_latents(p, tokens, y, y_token, rows);
     for (int t = 0, g; !dots && t < tokens; t += g) {
         g = pr_group(tokens - t);
-        PR_GROUP(pr_dot_rows, g, p->w_type, rows + (size_t)t * ldy, ldy, w, p->w_row, ldy, p->value, gain,
-                 scratch + (size_t)t * ldo, ldo)
+        PR_GROUP(g, PR_TYPED, pr_dot_rows, p->w_type, rows + (size_t)t * ldy, ldy, w, p->w_row, ldy, p->value,
+                 gain, scratch + (size_t)t * ldo, ldo)
     }
     for (int t = 0; t < tokens; t++)
         row_from_f32(p->out_type, scratch + (size_t)t * ldo, p->value, out + t * out_token);

@@ -101,12 +101,7 @@ static void pr_absorb_dots(const struct cpu_projection *p, int tokens, const cha
         const char *x = q + t * q_token;
         float *to = out + t * ldo;
         g = pr_group(tokens - t);
-        if (g == 4)
-            pr_dots_sum(4, x, q_token, p->nope, w, p->w_row, p->w_columns, p->w_scale, to, ldo);
-        else if (g == 2)
-            pr_dots_sum(2, x, q_token, p->nope, w, p->w_row, p->w_columns, p->w_scale, to, ldo);
-        else
-            pr_dots_sum(1, x, q_token, p->nope, w, p->w_row, p->w_columns, p->w_scale, to, ldo);
+        PR_GROUP(g, pr_dots_sum, x, q_token, p->nope, w, p->w_row, p->w_columns, p->w_scale, to, ldo)
     }
 }
 
@@ -116,12 +111,7 @@ static void pr_values_dots(const struct cpu_projection *p, int tokens, const cha
         const char *x = y + t * y_token;
         float *to = out + t * ldo;
         g = pr_group(tokens - t);
-        if (g == 4)
-            pr_dots_rows(4, x, y_token, w, p->w_row, p->latent, p->value, p->w_scale, to, ldo);
-        else if (g == 2)
-            pr_dots_rows(2, x, y_token, w, p->w_row, p->latent, p->value, p->w_scale, to, ldo);
-        else
-            pr_dots_rows(1, x, y_token, w, p->w_row, p->latent, p->value, p->w_scale, to, ldo);
+        PR_GROUP(g, pr_dots_rows, x, y_token, w, p->w_row, p->latent, p->value, p->w_scale, to, ldo)
     }
 }
 #endif

@@ -153,7 +153,7 @@ static void rd_begin(const struct cpu_attn *a, const struct cpu_seq *sq, const s
     }
 #if CPU_BF16_DOT
     for (int h = 0; st->dots && h < st->heads; h++)
-        rd_dots_panels(a, st, h);
+        rd_dots_panels(st, h);
 #endif
     for (int at = 0; st->quads && at < st->heads * rows; at += rows)
         rd_quads_query(st, (size_t)at);
@@ -181,13 +181,11 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
     packed_begin(a, &st.turbo);
     const enum cpu_dtype product = a->kv_dtype == CPU_PACKED ? CPU_F32 : a->kv_dtype;
     st.table = tiling->vbmi && a->kv_dtype == CPU_E4M3 && !st.tiles && !st.dots;
-    st.lift = 0;
-    if (a->kv_dtype != CPU_E4M3 || !(st.dots || st.tiles)) st.lifted = NULL;
     st.pairs = st.codes && tiling->fast_bf16 && tiling->vbmi;
     st.vbmi = st.codes && tiling->vbmi;
     st.key_scales = cpu_scales_keys(a) || (st.codes && is_centroids(a->k_row));
     st.gain = st.table ? 1.0f : dtype_gain(a->kv_dtype);
-    if (st.tiles || (st.dots && a->kv_dtype == CPU_E4M3)) st.gain = 0x1p27f; /* E4M3_SCALE less P's 90 */
+    if (st.has_lift) st.gain = 0x1p27f; /* E4M3_SCALE less P's 90 */
     rd_begin(a, sq, it, &st, &bounds);
     const int end = cpu_bounds_end(&bounds);
     const int tile = st.tile;
@@ -245,7 +243,7 @@ static void rd_item(const struct cpu_attn *a, const struct cpu_seq *sq, const st
                 row_scales(a->kv_dtype, p, x.k_off + (a->k_row_scale.base - a->k.base), n, st.ks);
                 row_scales(a->kv_dtype, p + tile, x.v_off + (a->v_row_scale.base - a->v.base), n,
                            st.dots ? st.vd : st.vs);
-                if (st.lifted != NULL) st.lift = rd_lift(st.dots ? st.vd : st.vs, n);
+                if (st.has_lift) st.lift = rd_lift(st.dots ? st.vd : st.vs, n);
             }
             if (a->kv_dtype == CPU_I4 && !st.nibbles) rd_bytes(a, &st, &x);
             if (a->kv_dtype == CPU_PACKED && !st.dots && !st.codes)

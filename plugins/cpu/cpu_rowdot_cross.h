@@ -13,9 +13,6 @@ SI int rd_cross_rows(int rows, int D) {
     const int whole = rows / VW * VW, left = rows - whole;
     return whole + (left >= RD_CROSS_LEAST && D <= RD_CROSS_SIZE ? left : 0);
 }
-SI size_t rd_cross_words(int rows, int D, int ldq) {
-    return (size_t)(rd_cross_rows(rows, D) + VW - 1) / VW * VW * (size_t)ldq / 2;
-}
 
 /* Pairs of values of up to VW rows of q: panel[pair][row], zeros for rows that there are not. */
 static void rd_cross_panel(const int16_t *q, int ldq, int rows, float *panel) {

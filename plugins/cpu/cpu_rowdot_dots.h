@@ -150,15 +150,14 @@ RD_DOTS(4)
 #include "cpu_rowdot_e4m3.h"
 
 /* q of head h for the products of 16 rows. */
-static void rd_dots_panels(const struct cpu_attn *a, const struct rd_state *st, int h) {
+static void rd_dots_panels(const struct rd_state *st, int h) {
 #if CPU_X86 >= 3
-    const int crossed = st->cross != NULL ? rd_cross_rows(st->rows, a->head_size) : 0;
-    float *panel = st->cross + (size_t)h * rd_cross_words(st->rows, a->head_size, st->ldq);
-    for (int r = 0; r < crossed; r += VW, panel += (size_t)VW * st->ldq / 2)
-        rd_cross_panel(st->q16 + ((size_t)h * st->rows + r) * st->ldq, st->ldq, cpu_min(VW, crossed - r),
+    float *panel = st->cross + (size_t)h * rd_panel_words(st);
+    for (int r = 0; r < st->crossed; r += VW, panel += (size_t)VW * st->ldq / 2)
+        rd_cross_panel(st->q16 + ((size_t)h * st->rows + r) * st->ldq, st->ldq, cpu_min(VW, st->crossed - r),
                        panel);
 #else
-    (void)a, (void)st, (void)h;
+    (void)st, (void)h;
 #endif
 }
 
@@ -173,11 +172,10 @@ static void rd_dots_qk(const struct cpu_attn *a, const struct rd_state *st, cons
         rd_e4m3_qk(st, x, a->head_size, q);
         return;
     }
-    const int crossed = st->cross != NULL ? rd_cross_rows(st->rows, a->head_size) : 0;
-    const float *panel = st->cross + at / (size_t)st->rows * rd_cross_words(st->rows, a->head_size, st->ldq);
-    for (; r < crossed; r += VW, y.k_next = NULL, panel += (size_t)VW * st->ldq / 2)
-        rd_cross_qk(&y, panel, cpu_min(VW, crossed - r), a->head_size, st->s + r * RD_TB);
-    r = crossed;
+    const float *panel = st->cross + at / (size_t)st->rows * rd_panel_words(st);
+    for (; r < st->crossed; r += VW, y.k_next = NULL, panel += (size_t)VW * st->ldq / 2)
+        rd_cross_qk(&y, panel, cpu_min(VW, st->crossed - r), a->head_size, st->s + r * RD_TB);
+    r = st->crossed;
 #endif
     for (int g; r < st->rows; r += g, y.k_next = NULL) {
         g = st->rows - r >= 4 ? 4 : st->rows - r >= 2 ? 2 : 1;

@@ -28,9 +28,10 @@ struct rd_state {
     float *l_bf16, *vd; /* [heads][rows][VW], [RD_TB] */
     /* V's scales far from 1 do not fit between P's and e4m3's powers of two: those of a tile are divided by
      * 2^lift, and its outputs, [rows][ldo], are added when they are multiplied by it. */
-    int lift;
+    int has_lift, lift;
     float *lifted;
-    float *cross; /* q as pairs of rows in the lanes (cpu_rowdot_cross.h), [heads], or NULL */
+    int crossed;  /* rows of a head whose scores go by 16 (cpu_rowdot_cross.h): */
+    float *cross; /* their q, [heads][rows, up to a multiple of VW][ldq / 2] in panels of VW rows */
     /* AMX: queries [heads][ldq / 2][rows], K and V as tiles, scores [RD_TB][16], P in bf16 [rows][RD_TB]. */
     int tiles;
     uint32_t *tile_q;
@@ -50,6 +51,11 @@ struct rd_state {
     char *byte_k, *byte_v;
     const char **byte_rows;
 };
+
+/* Words of a head's panels. */
+SI size_t rd_panel_words(const struct rd_state *st) {
+    return (size_t)(st->crossed + VW - 1) / VW * VW * (size_t)st->ldq / 2;
+}
 
 #include "cpu_rowdot_words.h"
 #include "cpu_rowdot_nibbles.h"
@@ -104,18 +110,19 @@ static size_t rd_carve(struct rd_state *st, const struct cpu_attn *a, int heads,
     CARVE(l_bf16, float, st->dots ? (size_t)heads *rows *VW : 0);
     CARVE(vd, float, st->dots ? RD_TB : 0);
     CARVE(pf, float, rows);
-    size_t crossed = 0; /* words of a head */
+    st->crossed = 0;
 #if CPU_BF16_DOT && CPU_X86 >= 3
-    if (st->dots && a->kv_dtype == CPU_BF16) crossed = rd_cross_words(rows, a->head_size, st->ldq);
+    if (st->dots && a->kv_dtype == CPU_BF16) st->crossed = rd_cross_rows(rows, a->head_size);
 #endif
-    CARVE(cross, float, (size_t)heads *crossed);
-    if (crossed == 0) st->cross = NULL;
+    CARVE(cross, float, (size_t)heads *rd_panel_words(st));
 #if CPU_X86 >= 3
     st->tiles = tiling->amx && tiling->vbmi && rd_tiles_serve(a, rows);
 #else
     st->tiles = 0;
 #endif
-    CARVE(lifted, float, a->kv_dtype == CPU_E4M3 && (st->dots || st->tiles) ? rows * st->ldo : 0);
+    st->has_lift = a->kv_dtype == CPU_E4M3 && (st->dots || st->tiles);
+    st->lift = 0;
+    CARVE(lifted, float, st->has_lift ? rows * st->ldo : 0);
     CARVE(tile_q, uint32_t, st->tiles ? (size_t)heads * rows * st->ldq / 2 : 0);
     CARVE(tile_k, char, st->tiles ? RD_TB * 2 * st->ldq : 0);
     CARVE(tile_v, char, st->tiles ? RD_TB * 2 * st->ldo : 0);
